@@ -1,0 +1,9 @@
+//! Layer 0: words shared by every layer. Nothing here does I/O.
+
+pub mod clock;
+pub mod error;
+pub mod types;
+
+pub use clock::{Clock, SystemClock};
+pub use error::{Error, ErrorKind, Result};
+pub use types::{Epoch, Ino, Pos, SegmentName, SessionId, StreamId, Timestamp};

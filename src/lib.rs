@@ -1,0 +1,7 @@
+//! stowfs: a filesystem that packs the small files of checkpoints into large segments.
+//!
+//! Modules are layers; each imports only from lower ones (`tests/layering.rs` enforces it).
+//! ARCHITECTURE.md has the map.
+
+pub mod base; // 0
+pub mod store; // 2
