@@ -45,7 +45,10 @@ pub struct Error {
 
 impl Error {
     pub fn new(kind: ErrorKind, text: impl Into<String>) -> Error {
-        Error { kind, text: text.into() }
+        Error {
+            kind,
+            text: text.into(),
+        }
     }
 
     pub fn kind(&self) -> ErrorKind {
@@ -63,7 +66,10 @@ impl Error {
 
     /// The same error, with what was being done put before it.
     pub fn context(self, doing: impl fmt::Display) -> Error {
-        Error { kind: self.kind, text: format!("{doing}: {}", self.text) }
+        Error {
+            kind: self.kind,
+            text: format!("{doing}: {}", self.text),
+        }
     }
 }
 

@@ -1,0 +1,27 @@
+#!/bin/sh
+# Fetches the jars of a real HDFS with Maven: fetch-hadoop.sh <directory>
+# Does nothing (and needs no network) when the directory is complete already.
+set -eu
+
+dir=${1:?usage: fetch-hadoop.sh <directory>}
+pom=$(dirname "$0")/hadoop/pom.xml
+parent=$(dirname "$dir")
+mkdir -p "$parent"
+
+# Test binaries that start together must not fetch twice.
+exec 9>"$dir.lock"
+flock 9
+
+if [ -d "$dir" ] && cmp -s "$pom" "$dir/pom.xml"; then
+    exit 0
+fi
+if ! command -v mvn >/dev/null; then
+    echo "fetch-hadoop.sh: mvn is missing; install it (Debian: apt-get install maven)" >&2
+    exit 1
+fi
+rm -rf "$dir" "$dir.part"
+mvn --batch-mode --quiet -f "$pom" dependency:copy-dependencies \
+    -DincludeScope=runtime -DoutputDirectory="$(realpath "$parent")/$(basename "$dir").part"
+# Last, so that a complete directory is recognised by it.
+cp "$pom" "$dir.part/pom.xml"
+mv "$dir.part" "$dir"

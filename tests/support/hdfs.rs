@@ -1,0 +1,404 @@
+//! A real HDFS for tests: NameNodes, DataNodes and JournalNodes as separate JVMs, each of which can
+//! be killed, frozen and restarted.
+//!
+//! Everything listens on 127.0.0.1 on ports found free at start, and lives in one directory below
+//! the target directory, which goes away with the cluster; after a failed test the logs stay and
+//! their place is printed. The JVMs die with the test process, however it ends.
+//!
+//! A start takes 10 to 30 s, so the tests of one binary may share a cluster: keep it in a
+//! `OnceLock`.
+
+mod config;
+mod daemon;
+mod jmx;
+mod ports;
+
+pub use jmx::RpcCounts;
+
+use config::Layout;
+use daemon::Daemon;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+const READY: Duration = Duration::from_secs(90);
+const POLL: Duration = Duration::from_millis(100);
+
+pub struct Builder {
+    datanodes: usize,
+    replication: u32,
+    block_size: u64,
+    ha: bool,
+    properties: BTreeMap<String, String>,
+}
+
+impl Builder {
+    pub fn datanodes(mut self, n: usize) -> Builder {
+        self.datanodes = n;
+        self
+    }
+
+    pub fn replication(mut self, n: u32) -> Builder {
+        self.replication = n;
+        self
+    }
+
+    pub fn block_size(mut self, bytes: u64) -> Builder {
+        self.block_size = bytes;
+        self
+    }
+
+    /// Two NameNodes (0 active, 1 standby) over one JournalNode, as nameservice `ns1`.
+    pub fn ha(mut self, ha: bool) -> Builder {
+        self.ha = ha;
+        self
+    }
+
+    /// A further property of hdfs-site.xml.
+    pub fn property(mut self, key: &str, value: &str) -> Builder {
+        self.properties.insert(key.into(), value.into());
+        self
+    }
+
+    /// Blocks until the cluster serves. Panics, with the place of the logs, if it cannot start.
+    pub fn start(self) -> Hdfs {
+        let mut last = String::new();
+        // A port that was free may be taken by the time its daemon binds it.
+        for _ in 0..3 {
+            match Hdfs::try_start(&self) {
+                Ok(hdfs) => return hdfs,
+                Err(e) => last = e,
+            }
+        }
+        panic!("no HDFS: {last}");
+    }
+}
+
+pub struct Hdfs {
+    layout: Layout,
+    daemons: Mutex<Daemons>,
+}
+
+#[derive(Default)]
+struct Daemons {
+    journal: Option<Daemon>,
+    namenodes: Vec<Daemon>,
+    datanodes: Vec<Daemon>,
+}
+
+impl Hdfs {
+    pub fn builder() -> Builder {
+        Builder {
+            datanodes: 1,
+            replication: 1,
+            block_size: 1 << 20,
+            ha: false,
+            properties: BTreeMap::new(),
+        }
+    }
+
+    /// The root of the filesystem as a URL without a trailing slash.
+    pub fn url(&self) -> String {
+        self.layout.default_fs()
+    }
+
+    /// A folder usable as HADOOP_CONF_DIR.
+    pub fn conf_dir(&self) -> PathBuf {
+        self.layout.dir.join("conf")
+    }
+
+    pub fn logs(&self) -> PathBuf {
+        self.layout.dir.join("logs")
+    }
+
+    pub fn datanodes(&self) -> usize {
+        self.layout.datanodes.len()
+    }
+
+    pub fn kill_datanode(&self, i: usize) {
+        self.daemons.lock().unwrap().datanodes[i].kill();
+    }
+
+    pub fn freeze_datanode(&self, i: usize) {
+        self.daemons.lock().unwrap().datanodes[i].freeze();
+    }
+
+    pub fn thaw_datanode(&self, i: usize) {
+        self.daemons.lock().unwrap().datanodes[i].thaw();
+    }
+
+    /// Starts it again if it was killed; waits until its NameNode counts all that should be alive.
+    pub fn restart_datanode(&self, i: usize) {
+        self.daemons.lock().unwrap().datanodes[i].restart().unwrap();
+        self.wait_ready();
+    }
+
+    pub fn kill_namenode(&self, i: usize) {
+        self.daemons.lock().unwrap().namenodes[i].kill();
+    }
+
+    pub fn freeze_namenode(&self, i: usize) {
+        self.daemons.lock().unwrap().namenodes[i].freeze();
+    }
+
+    pub fn thaw_namenode(&self, i: usize) {
+        self.daemons.lock().unwrap().namenodes[i].thaw();
+    }
+
+    /// Starts it again if it was killed, without waiting for it. With HA it starts as standby.
+    pub fn restart_namenode(&self, i: usize) {
+        self.daemons.lock().unwrap().namenodes[i].restart().unwrap();
+    }
+
+    /// HA: makes the other NameNode active, in good order. Returns the new active one.
+    pub fn failover(&self) -> usize {
+        let from = self.active().expect("a failover needs an active NameNode");
+        let to = 1 - from;
+        let (from, to_name) = (format!("nn{}", from + 1), format!("nn{}", to + 1));
+        self.admin(
+            config::HA_ADMIN,
+            &["-ns", config::NAMESERVICE, "-failover", &from, &to_name],
+        )
+        .expect("failover");
+        to
+    }
+
+    /// HA: makes a NameNode active after the other one was killed or frozen.
+    pub fn force_active(&self, i: usize) {
+        let name = format!("nn{}", i + 1);
+        let other = format!("nn{}", 2 - i);
+        let args = [
+            "-ns",
+            config::NAMESERVICE,
+            "-failover",
+            "--forcefence",
+            "--forceactive",
+            &other,
+            &name,
+        ];
+        self.admin(config::HA_ADMIN, &args)
+            .expect("forced failover");
+    }
+
+    /// Which NameNode is active, if any answers so.
+    pub fn active(&self) -> Option<usize> {
+        (0..self.layout.namenodes.len()).find(|&i| {
+            jmx::namenode_state(self.layout.namenodes[i].http).is_ok_and(|s| s == "active")
+        })
+    }
+
+    /// How many DataNodes the active NameNode takes for alive (it notices a death late).
+    pub fn live_datanodes(&self) -> usize {
+        self.active()
+            .and_then(|i| jmx::fs_state(self.layout.namenodes[i].http).ok())
+            .map_or(0, |s| s.live_datanodes)
+    }
+
+    /// The calls of clients to the NameNodes since they started. DataNodes use another port and
+    /// are not in it. Takes 2 s, because the counters lag.
+    pub fn rpc_counts(&self) -> RpcCounts {
+        std::thread::sleep(Duration::from_millis(2200));
+        let mut sum = RpcCounts::default();
+        for nn in &self.layout.namenodes {
+            if let Ok(counts) = jmx::rpc_counts(nn.http, nn.rpc) {
+                sum.add(&counts);
+            }
+        }
+        sum
+    }
+
+    /// Waits until a NameNode is active, out of safe mode, and has all DataNodes that should run.
+    pub fn wait_ready(&self) {
+        if let Err(e) = self.try_wait_ready() {
+            self.layout.keep_logs();
+            panic!(
+                "HDFS does not become ready: {e}; logs in {}",
+                self.logs().display()
+            );
+        }
+    }
+
+    /// Runs a Hadoop command line tool by its class, e.g. to set a quota.
+    pub fn admin(&self, class: &str, args: &[&str]) -> Result<String, String> {
+        let out = self
+            .layout
+            .java("admin", 128, class)
+            .args(args)
+            .output()
+            .map_err(|e| format!("{class}: {e}"))?;
+        let text = format!(
+            "{}{}",
+            String::from_utf8_lossy(&out.stdout),
+            String::from_utf8_lossy(&out.stderr)
+        );
+        if out.status.success() {
+            Ok(text)
+        } else {
+            Err(format!("{class} {args:?}: {text}"))
+        }
+    }
+
+    fn try_start(builder: &Builder) -> Result<Hdfs, String> {
+        let jars = fetch_jars()?;
+        let layout = Layout::create(builder, jars)?;
+        let hdfs = Hdfs {
+            layout,
+            daemons: Mutex::default(),
+        };
+        let started = hdfs
+            .start_daemons(builder)
+            .and_then(|()| hdfs.try_wait_ready());
+        if let Err(e) = started {
+            hdfs.layout.keep_logs();
+            return Err(format!("{e}; logs in {}", hdfs.logs().display()));
+        }
+        Ok(hdfs)
+    }
+
+    fn start_daemons(&self, builder: &Builder) -> Result<(), String> {
+        let mut daemons = self.daemons.lock().unwrap();
+        let l = &self.layout;
+        if builder.ha {
+            daemons.journal = Some(Daemon::start(
+                l,
+                "journalnode",
+                128,
+                config::JOURNALNODE,
+                &[],
+            )?);
+            wait_port(l.journal_rpc)?;
+        }
+        let format = l.namenode_args(0, &["-format", "-force", "-nonInteractive"]);
+        run_to_end(
+            l.java("format", 256, config::NAMENODE).args(format),
+            &self.logs(),
+        )?;
+        for i in 0..l.namenodes.len() {
+            if i > 0 {
+                // What -bootstrapStandby does, without the wait for the first NameNode.
+                config::copy_dir(&l.name_dir(0), &l.name_dir(i)).map_err(|e| e.to_string())?;
+            }
+            let name = format!("namenode-{i}");
+            let args = l.namenode_args(i, &[]);
+            daemons
+                .namenodes
+                .push(Daemon::start(l, &name, 512, config::NAMENODE, &args)?);
+        }
+        for i in 0..l.datanodes.len() {
+            let name = format!("datanode-{i}");
+            let args = l.datanode_args(i);
+            daemons
+                .datanodes
+                .push(Daemon::start(l, &name, 192, config::DATANODE, &args)?);
+        }
+        drop(daemons);
+        if builder.ha {
+            for nn in &l.namenodes {
+                wait_port(nn.service_rpc)?;
+            }
+            let args = ["-ns", config::NAMESERVICE, "-transitionToActive", "nn1"];
+            self.admin(config::HA_ADMIN, &args)?;
+        }
+        Ok(())
+    }
+
+    fn try_wait_ready(&self) -> Result<(), String> {
+        let expected = {
+            let mut d = self.daemons.lock().unwrap();
+            d.datanodes.iter_mut().filter(|d| d.should_run()).count()
+        };
+        let deadline = Instant::now() + READY;
+        loop {
+            if let Some(name) = self.daemons.lock().unwrap().dead() {
+                return Err(format!("{name} ended by itself"));
+            }
+            let state = match self.active() {
+                Some(i) => jmx::fs_state(self.layout.namenodes[i].http),
+                None => Err("no active NameNode".into()),
+            };
+            match state {
+                Ok(s) if s.operational && s.live_datanodes >= expected => return Ok(()),
+                state if Instant::now() > deadline => {
+                    return Err(format!(
+                        "waited {READY:?} for {expected} DataNodes: {state:?}"
+                    ));
+                }
+                _ => std::thread::sleep(POLL),
+            }
+        }
+    }
+}
+
+impl Daemons {
+    fn all(&mut self) -> impl Iterator<Item = &mut Daemon> {
+        self.journal
+            .iter_mut()
+            .chain(&mut self.namenodes)
+            .chain(&mut self.datanodes)
+    }
+
+    /// One that ended though nobody killed it.
+    fn dead(&mut self) -> Option<String> {
+        self.all()
+            .find_map(|d| d.ended_by_itself().then(|| d.name().to_string()))
+    }
+}
+
+impl Drop for Hdfs {
+    fn drop(&mut self) {
+        for daemon in self.daemons.get_mut().unwrap().all() {
+            daemon.kill();
+        }
+        if std::thread::panicking() {
+            self.layout.keep_logs();
+        }
+        self.layout.clean();
+    }
+}
+
+/// The folder of jars: below $STOWFS_TEST_CACHE or the target directory.
+fn fetch_jars() -> Result<PathBuf, String> {
+    let cache = match std::env::var_os("STOWFS_TEST_CACHE") {
+        Some(dir) => PathBuf::from(dir),
+        None => Path::new(env!("CARGO_TARGET_TMPDIR")).join("../test-cache"),
+    };
+    let jars = cache.join("hadoop");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/fetch-hadoop.sh");
+    let out = Command::new(script)
+        .arg(&jars)
+        .output()
+        .map_err(|e| e.to_string())?;
+    if !out.status.success() {
+        return Err(format!(
+            "fetching the jars of Hadoop failed: {}{}",
+            String::from_utf8_lossy(&out.stdout),
+            String::from_utf8_lossy(&out.stderr)
+        ));
+    }
+    jars.canonicalize().map_err(|e| e.to_string())
+}
+
+fn run_to_end(command: &mut Command, logs: &Path) -> Result<(), String> {
+    let out = command.output().map_err(|e| e.to_string())?;
+    let log = logs.join("format.log");
+    let text = [out.stdout, out.stderr].concat();
+    std::fs::write(&log, text).map_err(|e| e.to_string())?;
+    if out.status.success() {
+        Ok(())
+    } else {
+        Err(format!("failed, see {}", log.display()))
+    }
+}
+
+fn wait_port(port: u16) -> Result<(), String> {
+    let deadline = Instant::now() + READY;
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        if Instant::now() > deadline {
+            return Err(format!("nothing listens on port {port}"));
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}

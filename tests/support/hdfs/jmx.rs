@@ -1,0 +1,120 @@
+//! What a NameNode says about itself over HTTP (`/jmx`).
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// A NameNode that is frozen accepts connections and says nothing.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub struct FsState {
+    pub operational: bool,
+    pub live_datanodes: usize,
+}
+
+/// How often clients called each NameNode method, by its name in JMX (`Create`, `AddBlock`, …).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RpcCounts(pub BTreeMap<String, u64>);
+
+impl RpcCounts {
+    pub fn get(&self, method: &str) -> u64 {
+        self.0.get(method).copied().unwrap_or(0)
+    }
+
+    pub fn create(&self) -> u64 {
+        self.get("Create")
+    }
+
+    pub fn add_block(&self) -> u64 {
+        self.get("AddBlock")
+    }
+
+    pub fn complete(&self) -> u64 {
+        self.get("Complete")
+    }
+
+    pub fn fsync(&self) -> u64 {
+        self.get("Fsync")
+    }
+
+    pub fn delete(&self) -> u64 {
+        self.get("Delete")
+    }
+
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// The calls made since an earlier count.
+    pub fn since(&self, earlier: &RpcCounts) -> RpcCounts {
+        let diff = |(k, v): (&String, &u64)| (k.clone(), v.saturating_sub(earlier.get(k)));
+        RpcCounts(self.0.iter().map(diff).filter(|(_, v)| *v > 0).collect())
+    }
+
+    pub fn add(&mut self, other: &RpcCounts) {
+        for (k, v) in &other.0 {
+            *self.0.entry(k.clone()).or_default() += v;
+        }
+    }
+}
+
+pub fn fs_state(http: u16) -> Result<FsState, String> {
+    let bean = bean(http, "Hadoop:service=NameNode,name=FSNamesystemState")?;
+    Ok(FsState {
+        operational: bean["FSState"] == "Operational",
+        live_datanodes: bean["NumLiveDataNodes"].as_u64().unwrap_or(0) as usize,
+    })
+}
+
+/// `active` or `standby`.
+pub fn namenode_state(http: u16) -> Result<String, String> {
+    let bean = bean(http, "Hadoop:service=NameNode,name=NameNodeStatus")?;
+    Ok(bean["State"].as_str().unwrap_or_default().to_string())
+}
+
+pub fn rpc_counts(http: u16, rpc_port: u16) -> Result<RpcCounts, String> {
+    let name = format!("Hadoop:service=NameNode,name=RpcDetailedActivityForPort{rpc_port}");
+    let bean = bean(http, &name)?;
+    let mut counts = BTreeMap::new();
+    for (key, value) in bean.as_object().into_iter().flatten() {
+        if let (Some(method), Some(n)) = (key.strip_suffix("NumOps"), value.as_u64()) {
+            // Each call is counted again as `Overall…`, and one that failed as its exception.
+            if !method.starts_with("Overall") && !method.ends_with("Exception") {
+                counts.insert(method.to_string(), n);
+            }
+        }
+    }
+    Ok(RpcCounts(counts))
+}
+
+fn bean(http: u16, name: &str) -> Result<Value, String> {
+    let body = get(http, &format!("/jmx?qry={name}"))?;
+    let mut json: Value = serde_json::from_str(&body).map_err(|e| e.to_string())?;
+    match json["beans"].get_mut(0) {
+        Some(bean) => Ok(bean.take()),
+        None => Err(format!("no bean {name}")),
+    }
+}
+
+fn get(port: u16, path: &str) -> Result<String, String> {
+    let ask = || -> std::io::Result<String> {
+        let addr = SocketAddr::from(([127, 0, 0, 1], port));
+        let mut stream = TcpStream::connect_timeout(&addr, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    let answer = ask().map_err(|e| e.to_string())?;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, body)) if head.contains(" 200 ") => Ok(body.to_string()),
+        _ => Err(format!(
+            "unexpected answer: {}",
+            answer.lines().next().unwrap_or("")
+        )),
+    }
+}

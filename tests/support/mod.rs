@@ -1,0 +1,4 @@
+//! Shared by the integration tests: `mod support;`.
+#![allow(dead_code)]
+
+pub mod hdfs;
