@@ -1,9 +1,11 @@
 //! Layer 0: words shared by every layer. Nothing here does I/O.
 
 pub mod clock;
+pub mod config;
 pub mod error;
 pub mod types;
 
 pub use clock::{Clock, SystemClock};
+pub use config::Config;
 pub use error::{Error, ErrorKind, Result};
 pub use types::{Epoch, Ino, Pos, SegmentName, SessionId, StreamId, Timestamp};
