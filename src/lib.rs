@@ -4,4 +4,7 @@
 //! ARCHITECTURE.md has the map.
 
 pub mod base; // 0
+pub mod format; // 1
+pub mod segment; // 3
 pub mod store; // 2
+pub mod stream; // 4

@@ -1,0 +1,153 @@
+//! Frames from the moment they get a position until they are durable.
+
+use crate::base::{Error, Pos, Result};
+use crate::format::frame::head_len;
+use bytes::Bytes;
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// An encoded frame and where it goes.
+#[derive(Clone)]
+pub struct QueuedFrame {
+    pub pos: Pos,
+    /// The whole record, or a data frame up to its payload.
+    pub head: Bytes,
+    /// Empty for a record.
+    pub payload: Bytes,
+    /// What follows the payload.
+    pub trail: Bytes,
+    /// Dropped when the frame is durable: buffer permits.
+    pub held: Option<std::sync::Arc<dyn Any + Send + Sync>>,
+}
+
+impl QueuedFrame {
+    pub fn len(&self) -> usize {
+        self.head.len() + self.payload.len() + self.trail.len()
+    }
+
+    pub fn end(&self) -> Pos {
+        self.pos + self.len() as u64
+    }
+
+    /// A data frame's payload and its position.
+    pub fn payload(&self) -> Option<(Pos, Bytes)> {
+        if self.payload.is_empty() {
+            return None;
+        }
+        Some((
+            self.pos + head_len(self.payload.len()) as u64,
+            self.payload.clone(),
+        ))
+    }
+}
+
+pub(super) struct Queue {
+    /// In order, gapless: the first starts at or before `durable`, the last ends at `next`.
+    frames: VecDeque<(QueuedFrame, Instant)>,
+    bytes: usize,
+    next: Pos,
+    durable: Pos,
+    waiters: BTreeMap<Pos, Vec<oneshot::Sender<Result<()>>>>,
+}
+
+impl Queue {
+    pub(super) fn new(next: Pos) -> Queue {
+        Queue {
+            frames: VecDeque::new(),
+            bytes: 0,
+            next,
+            durable: next,
+            waiters: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn next(&self) -> Pos {
+        self.next
+    }
+
+    pub(super) fn durable(&self) -> Pos {
+        self.durable
+    }
+
+    /// Bytes that are not durable yet.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Since when the oldest frame that is not durable waits.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.frames.front().map(|(_, since)| *since)
+    }
+
+    pub(super) fn push(&mut self, frame: QueuedFrame, now: Instant) {
+        debug_assert_eq!(
+            frame.pos, self.next,
+            "a frame was encoded for another position"
+        );
+        self.next = frame.end();
+        self.bytes += frame.len();
+        self.frames.push_back((frame, now));
+    }
+
+    /// Frames from position `from` on, up to about `limit` bytes (at least one).
+    pub(super) fn batch(&self, from: Pos, limit: usize) -> Vec<QueuedFrame> {
+        let start = self.frames.partition_point(|(f, _)| f.pos < from);
+        let mut size = 0;
+        let mut batch = Vec::new();
+        for (f, _) in self.frames.range(start..) {
+            if !batch.is_empty() && size + f.len() > limit {
+                break;
+            }
+            size += f.len();
+            batch.push(f.clone());
+        }
+        batch
+    }
+
+    pub(super) fn wait(&mut self, pos: Pos) -> oneshot::Receiver<Result<()>> {
+        let (tx, rx) = oneshot::channel();
+        self.waiters.entry(pos).or_default().push(tx);
+        rx
+    }
+
+    /// Whether somebody waits for a position before `pos` that is not durable.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
+    pub(super) fn waiter_count(&self) -> usize {
+        self.waiters.values().map(Vec::len).sum()
+    }
+
+    /// Everything before `pos` is durable. Returns the frames that this frees.
+    pub(super) fn acknowledge(&mut self, pos: Pos) -> Vec<QueuedFrame> {
+        if pos <= self.durable {
+            return Vec::new();
+        }
+        self.durable = pos;
+        let mut freed = Vec::new();
+        while self.frames.front().is_some_and(|(f, _)| f.end() <= pos) {
+            if let Some((f, _)) = self.frames.pop_front() {
+                self.bytes -= f.len();
+                freed.push(f);
+            }
+        }
+        let later = self.waiters.split_off(&(pos + 1));
+        for waiter in std::mem::replace(&mut self.waiters, later)
+            .into_values()
+            .flatten()
+        {
+            // A waiter that gave up is fine.
+            let _ = waiter.send(Ok(()));
+        }
+        freed
+    }
+
+    pub(super) fn fail_waiters(&mut self, error: &Error) {
+        for waiter in std::mem::take(&mut self.waiters).into_values().flatten() {
+            let _ = waiter.send(Err(error.clone()));
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! The task of a stream: writes what is queued, syncs, acknowledges, rolls when a segment fails.
+
+use super::segment_writer::SegmentWriter;
+use super::{Sealing, Shared};
+use crate::base::{Error, ErrorKind, Pos, Result, SegmentName, StreamId};
+use crate::format::{SegmentRow, SegmentState};
+use crate::store::Writer;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::{debug, info, warn};
+
+/// Bytes handed to the store between two looks at what else there is to do.
+const BATCH: usize = 4 << 20;
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+struct Task {
+    shared: Arc<Shared>,
+    segment: Option<SegmentWriter>,
+    predecessor: Option<SegmentName>,
+    /// Number of the next log segment of this epoch.
+    next_log_segment: u32,
+    pause: Duration,
+    /// How long a sync takes lately.
+    usual_sync: Duration,
+    /// A sync that was overtaken by a roll is still under way.
+    straggler: Arc<AtomicBool>,
+    /// The coming sync has waited for siblings already.
+    waited: bool,
+}
+
+enum Step {
+    Write,
+    Sync,
+    Seal,
+    Overtaken,
+    /// Nothing to do before this time, if any.
+    Wait(Option<Instant>),
+    End,
+}
+
+pub(super) async fn run(shared: Arc<Shared>) {
+    let mut task = Task {
+        shared,
+        segment: None,
+        predecessor: None,
+        next_log_segment: 0,
+        pause: FIRST_PAUSE,
+        usual_sync: Duration::ZERO,
+        straggler: Arc::default(),
+        waited: false,
+    };
+    loop {
+        let done = match task.next_step() {
+            Step::Write => task.write().await,
+            Step::Sync => task.sync().await,
+            Step::Seal => task.seal().await,
+            Step::Overtaken => {
+                task.give_up_overtaken();
+                continue;
+            }
+            Step::Wait(until) => {
+                task.wait(until).await;
+                continue;
+            }
+            Step::End => return,
+        };
+        match done {
+            Ok(()) => task.pause = FIRST_PAUSE,
+            Err(error) => task.broken(error).await,
+        }
+    }
+}
+
+impl Task {
+    fn next_step(&mut self) -> Step {
+        let now = Instant::now();
+        let options = &self.shared.options;
+        let mut state = self.shared.state.lock();
+        if state.health.dead.is_some() {
+            return Step::End;
+        }
+        let queue = &state.queue;
+        // A straggler acknowledged more than this segment has: it cannot go on without a gap.
+        if self
+            .segment
+            .as_ref()
+            .is_some_and(|s| s.appended < queue.durable())
+        {
+            return Step::Overtaken;
+        }
+        let appended = self
+            .segment
+            .as_ref()
+            .map_or(queue.durable(), |s| s.appended);
+        let unsynced = (appended - queue.durable().min(appended)) as usize;
+        let must_seal = self.segment.as_ref().is_some_and(|s| {
+            s.file_len() >= options.segment_size || now >= s.opened + options.max_age
+        }) || (state.sealing.is_some() && queue.next() == appended);
+        if self.segment.is_some() && must_seal {
+            return if unsynced > 0 { Step::Sync } else { Step::Seal };
+        }
+        if queue.next() > appended {
+            return if unsynced >= options.sync_bytes {
+                Step::Sync
+            } else {
+                Step::Write
+            };
+        }
+        if unsynced > 0 {
+            let due = queue
+                .oldest()
+                .map(|t| t + options.commit_interval)
+                .unwrap_or(now);
+            if queue.is_awaited() || due <= now || unsynced >= options.sync_bytes {
+                return Step::Sync;
+            }
+            return Step::Wait(Some(due));
+        }
+        match state.sealing.take() {
+            Some(Sealing::Shutdown) => {
+                state.health.dead = Some(Error::new(
+                    ErrorKind::Unavailable,
+                    "the mount is shutting down",
+                ));
+                return Step::End;
+            }
+            Some(Sealing::Roll) | None => {}
+        }
+        let Some(segment) = &self.segment else {
+            return Step::Wait(None);
+        };
+        let until = (segment.used + options.idle_seal).min(segment.opened + options.max_age);
+        if until <= now {
+            Step::Seal
+        } else {
+            Step::Wait(Some(until))
+        }
+    }
+
+    async fn wait(&mut self, until: Option<Instant>) {
+        let woken = self.shared.wake.notified();
+        match until {
+            // Being woken early is fine: the next step is chosen anew.
+            Some(until) => drop(timeout_at(until, woken).await),
+            None => woken.await,
+        }
+    }
+
+    async fn write(&mut self) -> Result<()> {
+        if self.segment.is_none() {
+            self.segment = Some(self.open().await?);
+        }
+        let Some(segment) = self.segment.as_mut() else {
+            return Ok(());
+        };
+        let batch = self
+            .shared
+            .state
+            .lock()
+            .queue
+            .batch(segment.appended, BATCH);
+        match timeout(self.shared.options.sync_timeout, segment.append(&batch)).await {
+            Ok(result) => result.map_err(|e| e.context(format_args!("writing {}", segment.path))),
+            Err(_) => Err(overdue(
+                "writing",
+                &segment.path,
+                self.shared.options.sync_timeout,
+            )),
+        }
+    }
+
+    async fn open(&mut self) -> Result<SegmentWriter> {
+        let base = self.shared.state.lock().queue.durable();
+        let name = self.next_name();
+        let create = SegmentWriter::create(&self.shared, name, base, self.predecessor);
+        let segment = match timeout(self.shared.options.sync_timeout, create).await {
+            Ok(created) => created?,
+            Err(_) => {
+                let limit = self.shared.options.sync_timeout;
+                return Err(overdue("creating segment", &name.to_string(), limit));
+            }
+        };
+        debug!("segment {} begins at {base}", segment.path);
+        self.predecessor = Some(name);
+        self.shared
+            .host
+            .segment_changed(segment.row(&self.shared, SegmentState::Open, base, 0));
+        Ok(segment)
+    }
+
+    /// Each attempt gets a new number: a failed one may have left a file.
+    fn next_name(&mut self) -> SegmentName {
+        let id = &self.shared.identity;
+        if id.stream == StreamId::LOG {
+            let n = self.next_log_segment;
+            self.next_log_segment += 1;
+            SegmentName::Log { epoch: id.epoch, n }
+        } else {
+            let n = self
+                .shared
+                .counters
+                .next_lane_segment
+                .fetch_add(1, Ordering::Relaxed);
+            SegmentName::Lane {
+                session: id.session,
+                n,
+            }
+        }
+    }
+
+    async fn sync(&mut self) -> Result<()> {
+        if self.wait_for_siblings().await {
+            return Ok(());
+        }
+        self.waited = false;
+        let limit = self.sync_limit();
+        let Some(segment) = self.segment.as_mut() else {
+            return Ok(());
+        };
+        let Some(mut writer) = segment.writer.take() else {
+            return Ok(());
+        };
+        let (upto, started) = (segment.appended, Instant::now());
+        Shared::count(&self.shared.counters.syncs);
+        let mut running = tokio::spawn(async move {
+            let result = writer.sync().await;
+            (writer, result)
+        });
+        match timeout(limit, &mut running).await {
+            Ok(Ok((writer, result))) => {
+                segment.writer = Some(writer);
+                result.map_err(|e| e.context(format_args!("syncing {}", segment.path)))?;
+            }
+            Ok(Err(e)) => return Err(Error::new(ErrorKind::Other, format!("sync task: {e}"))),
+            Err(_) => {
+                let e = overdue("syncing", &segment.path, limit);
+                self.leave_straggler(running, upto);
+                return Err(e);
+            }
+        }
+        segment.synced = upto;
+        let took = started.elapsed();
+        self.usual_sync = (self.usual_sync * 7 + took) / 8;
+        if !segment.checked {
+            self.shared.host.check_owner().await?;
+            segment.checked = true;
+        }
+        let visible = segment.base..segment.visible(self.shared.store.open_visibility());
+        self.shared.acknowledge(upto);
+        self.shared.state.lock().tail.release(visible);
+        Ok(())
+    }
+
+    /// Gives files that are being written a moment to join the coming sync. Returns whether it
+    /// waited: then what to do is chosen anew.
+    async fn wait_for_siblings(&mut self) -> bool {
+        let longest = self.shared.options.commit_wait;
+        if self.waited || longest.is_zero() {
+            return false;
+        }
+        self.waited = true;
+        let until = Instant::now() + longest.min(self.usual_sync / 2);
+        let alone = |shared: &Shared| {
+            let waiting = shared.state.lock().queue.waiter_count();
+            waiting == 0 || waiting >= shared.counters.writers.load(Ordering::Relaxed)
+        };
+        let mut waited = false;
+        while !alone(&self.shared) {
+            waited = true;
+            if timeout_at(until, self.shared.wake.notified())
+                .await
+                .is_err()
+            {
+                break;
+            }
+        }
+        waited
+    }
+
+    /// After this time a sync is given up, or raced by a roll if that may help.
+    fn sync_limit(&self) -> Duration {
+        let limit = self.shared.options.sync_timeout;
+        match self.shared.options.hedge_after {
+            // One hedge at a time: if every sync is slow, more writing makes it worse.
+            Some(hedge) if !self.straggler.load(Ordering::Relaxed) => {
+                hedge.max(self.usual_sync * 8).min(limit)
+            }
+            _ => limit,
+        }
+    }
+
+    /// A sync that was overtaken may still succeed, and then acknowledges what it covers: its bytes
+    /// are durable in the old segment. Replay takes the union of both.
+    fn leave_straggler(&mut self, running: SyncTask, upto: Pos) {
+        let Some(segment) = self.segment.take() else {
+            return;
+        };
+        let (shared, flag) = (self.shared.clone(), self.straggler.clone());
+        let mut row = segment.row(&shared, SegmentState::Open, segment.synced, 0);
+        flag.store(true, Ordering::Relaxed);
+        tokio::spawn(async move {
+            let limit = shared.options.sync_timeout;
+            if let Ok(Ok((_, Ok(())))) = timeout(limit, running).await
+                && shared.host.check_owner().await.is_ok()
+            {
+                row.end = upto;
+                shared.host.segment_changed(row.clone());
+                shared.acknowledge(upto);
+            }
+            flag.store(false, Ordering::Relaxed);
+            close_lost(shared, row, segment.path.clone()).await;
+        });
+    }
+
+    async fn seal(&mut self) -> Result<()> {
+        let Some(segment) = self.segment.take() else {
+            return Ok(());
+        };
+        let (path, base, end) = (segment.path.clone(), segment.base, segment.synced);
+        let limit = self.shared.options.sync_timeout;
+        let (name, full) = (
+            segment.name,
+            segment.row(&self.shared, SegmentState::Open, end, 0),
+        );
+        match timeout(limit, segment.seal(&self.shared)).await {
+            Ok(Ok(row)) => {
+                debug!("segment {path} sealed at {end}, {} bytes", row.size);
+                self.shared.state.lock().tail.release(base..end);
+                self.shared.host.segment_changed(row);
+            }
+            // Its frames are durable, so this costs nothing but the footer.
+            Ok(Err(e)) => {
+                info!("segment {name} could not be sealed and is closed as it is: {e}");
+                self.retire(full, path);
+            }
+            Err(_) => {
+                info!("segment {name} could not be sealed within {limit:?}");
+                self.retire(full, path);
+            }
+        }
+        Ok(())
+    }
+
+    /// The open segment cannot be used any more: finds out why, and lets the next step begin a new
+    /// one after a pause.
+    async fn broken(&mut self, error: Error) {
+        let fenced = match error.kind() {
+            ErrorKind::Fenced => Some(error.clone()),
+            _ => self
+                .shared
+                .host
+                .check_owner()
+                .await
+                .err()
+                .filter(|e| e.is(ErrorKind::Fenced)),
+        };
+        if let Some(e) = fenced {
+            self.shared.die(e.clone());
+            self.shared.host.stream_failed(&e);
+            return;
+        }
+        warn!(
+            "stream {}: {error}; what is not durable is written again to a new segment",
+            self.shared.identity.stream
+        );
+        Shared::count(&self.shared.counters.rolls);
+        if let Some(segment) = self.segment.take() {
+            let durable = self
+                .shared
+                .state
+                .lock()
+                .queue
+                .durable()
+                .min(segment.appended);
+            let row = segment.row(&self.shared, SegmentState::Open, durable, 0);
+            self.retire(row, segment.path.clone());
+        }
+        {
+            let mut state = self.shared.state.lock();
+            if error.is(ErrorKind::NoSpace) {
+                state.queue.fail_waiters(&error);
+            }
+            state.health.trouble = Some(error);
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+
+    /// Everything in this segment is in the one before it too, durably, and more: none of it
+    /// counts.
+    fn give_up_overtaken(&mut self) {
+        if let Some(segment) = self.segment.take() {
+            let row = segment.row(&self.shared, SegmentState::Sealed, segment.base, 0);
+            self.shared.host.segment_changed(row.clone());
+            self.retire(row, segment.path.clone());
+        }
+    }
+
+    /// Closes a segment whose writer is lost, in the background.
+    fn retire(&self, row: SegmentRow, path: String) {
+        tokio::spawn(close_lost(self.shared.clone(), row, path));
+    }
+}
+
+/// Closes a segment whose writer is lost: tries until it succeeds. `row.end` says how much of it
+/// counts.
+async fn close_lost(shared: Arc<Shared>, mut row: SegmentRow, path: String) {
+    let mut pause = FIRST_PAUSE;
+    let size = loop {
+        if shared.state.lock().health.dead.is_some() {
+            return;
+        }
+        let closed = match shared.store.recover(&path).await {
+            Ok(()) => shared.store.stat(&path).await.map(|info| info.len),
+            Err(e) => Err(e),
+        };
+        match closed {
+            Ok(size) => break size,
+            Err(e) if e.is(ErrorKind::NotFound) => break 0,
+            Err(e) => warn!("closing the lost segment {path}: {e}; trying again"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    };
+    shared.state.lock().tail.release(row.base..row.end);
+    (row.state, row.size) = (SegmentState::Sealed, size);
+    shared.host.segment_changed(row);
+}
+
+type SyncTask = tokio::task::JoinHandle<(Box<dyn Writer>, Result<()>)>;
+
+fn overdue(doing: &str, what: &str, limit: Duration) -> Error {
+    Error::new(
+        ErrorKind::TimedOut,
+        format!("{doing} {what} took longer than {limit:?}"),
+    )
+}
