@@ -3,9 +3,11 @@
 pub mod clock;
 pub mod config;
 pub mod error;
+pub mod random;
 pub mod types;
 
 pub use clock::{Clock, SystemClock};
 pub use config::Config;
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Context, Error, ErrorKind, Result};
+pub use random::Random;
 pub use types::{Epoch, Ino, Pos, SegmentName, SessionId, StreamId, Timestamp};

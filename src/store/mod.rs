@@ -3,7 +3,10 @@
 //! The contract below is what HDFS can promise; every backend keeps it, and one conformance suite
 //! runs on all of them (`tests/store_conformance.rs`).
 
-use crate::base::{Result, Timestamp};
+pub mod memory;
+pub mod path;
+
+use crate::base::{Error, ErrorKind, Result, Timestamp};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -78,7 +81,8 @@ pub trait Store: Send + Sync + 'static {
     /// their files, but their next `sync` may fail, and creating in the old directory does.
     async fn rename(&self, from: &StorePath, to: &StorePath) -> Result<()>;
 
-    /// Deletes one file or one empty directory. `NotFound` if there is none.
+    /// Deletes one file or one empty directory. `NotFound` if there is none, `Invalid` if the
+    /// directory is not empty. After a power loss the file may be back.
     async fn delete(&self, path: &StorePath) -> Result<()>;
 
     /// Closes a file on behalf of a writer that may be dead, and fences that writer: no `sync` of
@@ -93,7 +97,7 @@ pub trait Store: Send + Sync + 'static {
     async fn usage(&self) -> Result<Usage>;
 
     /// Creates a whole small file atomically: readers see all of it or no file. `AlreadyExists`
-    /// if there is one. Durable when it returns. After an ambiguous error the caller must look.
+    /// if there is one, `NotFound` without the parent. Durable when it returns. After an ambiguous error the caller must look.
     async fn put(&self, path: &StorePath, content: Bytes) -> Result<()>;
 }
 
@@ -105,8 +109,9 @@ pub trait Writer: Send {
 
     /// Makes all that was appended durable: on HDFS on every replica of the pipeline, on a local
     /// disk by `fdatasync`. After an error the writer is broken and what of the bytes since the
-    /// last good sync was kept is unknown. An owner that was fenced (see `Store::recover`,
-    /// `Store::rename`) gets an error.
+    /// last good sync was kept is unknown. A writer that lost its file (see `Store::recover`,
+    /// `Store::rename`, `Store::delete`) gets an error, `Fenced` where the store can tell; whether
+    /// the root has a new owner only `owner/` says.
     async fn sync(&mut self) -> Result<()>;
 
     /// Syncs and closes. The file cannot be written again.
@@ -125,4 +130,15 @@ pub trait Reader: Send + Sync {
 
     /// Exactly `len` bytes at `offset`, or an error: a range past the end is `Invalid`.
     async fn read_at(&self, offset: u64, len: usize) -> Result<Bytes>;
+}
+
+/// Refuses a read past the end; the same check for every backend.
+fn check_range(path: &StorePath, file_len: u64, offset: u64, len: usize) -> Result<()> {
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= file_len => Ok(()),
+        _ => {
+            let text = format!("{path}: {len} bytes at {offset} are past the end at {file_len}");
+            Err(Error::new(ErrorKind::Invalid, text))
+        }
+    }
 }
