@@ -3,7 +3,10 @@
 #[path = "support/store_suite.rs"]
 mod store_suite;
 
+use std::sync::Arc;
 use store_suite::run_suite;
+use stowfs::store::Store;
+use stowfs::store::local::LocalStore;
 use stowfs::store::memory::{MemoryCluster, MemoryConfig};
 
 #[tokio::test(start_paused = true)]
@@ -24,4 +27,12 @@ async fn memory_keeps_the_contract_without_latency() {
     };
     let cluster = MemoryCluster::with(1, config);
     run_suite(cluster.host("a"), cluster.host("b")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_keeps_the_contract() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = || Arc::new(LocalStore::new("file:///test", dir.path().join("root")));
+    client().mkdir("").await.unwrap();
+    run_suite(client(), client()).await;
 }

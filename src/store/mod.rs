@@ -3,6 +3,7 @@
 //! The contract below is what HDFS can promise; every backend keeps it, and one conformance suite
 //! runs on all of them (`tests/store_conformance.rs`).
 
+pub mod local;
 pub mod memory;
 pub mod path;
 
@@ -110,8 +111,9 @@ pub trait Writer: Send {
     /// Makes all that was appended durable: on HDFS on every replica of the pipeline, on a local
     /// disk by `fdatasync`. After an error the writer is broken and what of the bytes since the
     /// last good sync was kept is unknown. A writer that lost its file (see `Store::recover`,
-    /// `Store::rename`, `Store::delete`) gets an error, `Fenced` where the store can tell; whether
-    /// the root has a new owner only `owner/` says.
+    /// `Store::rename`, `Store::delete`) gets an error: `Fenced` if the store sees that its
+    /// directory was renamed, else `Other`, and whether the root has a new owner only `owner/`
+    /// says (anybody may recover the lease of an HDFS file).
     async fn sync(&mut self) -> Result<()>;
 
     /// Syncs and closes. The file cannot be written again.

@@ -351,7 +351,7 @@ fn not_a_directory(at: &StorePath) -> Error {
 
 fn lost_lease() -> Error {
     Error::new(
-        ErrorKind::Fenced,
+        ErrorKind::Other,
         "the file was recovered, closed or deleted under its writer",
     )
 }

@@ -1,0 +1,119 @@
+//! Names: directories, listings, deletion.
+
+use super::{DIR_MODE, sync_parent};
+use crate::base::{Context, Error, ErrorKind, Result, Timestamp};
+use crate::store::{FileInfo, Usage};
+use nix::unistd::{Gid, Group, Uid, User};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fs::{DirBuilder, Metadata};
+use std::io::ErrorKind as Io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::Path;
+
+pub(super) fn stat(path: &Path, name: String, names: &Names) -> Result<FileInfo> {
+    Ok(info(name, &path.metadata()?, names))
+}
+
+/// Plain files and directories; anything else (links, sockets, devices) is no part of a store.
+pub(super) fn list(path: &Path, names: &Names) -> Result<Vec<FileInfo>> {
+    let mut entries = Vec::new();
+    for entry in path.read_dir()? {
+        let entry = entry?;
+        let found = match entry.metadata() {
+            Err(e) if e.kind() == Io::NotFound => continue, // deleted since
+            found => found?,
+        };
+        if found.is_file() || found.is_dir() {
+            let name = entry.file_name().into_string().map_err(|name| {
+                let text = format!("the name {name:?} is not UTF-8; rename the file");
+                Error::new(ErrorKind::Unsupported, text)
+            })?;
+            entries.push(info(name, &found, names));
+        }
+    }
+    entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(entries)
+}
+
+pub(super) fn mkdir(path: &Path) -> Result<()> {
+    if !path.is_dir() {
+        if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+            mkdir(parent)?;
+        }
+        match DirBuilder::new().mode(DIR_MODE).create(path) {
+            Err(e) if e.kind() == Io::AlreadyExists && path.is_dir() => {}
+            made => made.context(path.display())?,
+        }
+    }
+    // One that existed may have been made a moment ago by somebody who has not synced it yet.
+    sync_parent(path)
+}
+
+pub(super) fn delete(path: &Path) -> Result<()> {
+    let deleted = match path.symlink_metadata()?.is_dir() {
+        true => std::fs::remove_dir(path),
+        false => std::fs::remove_file(path),
+    };
+    match deleted {
+        Err(e) if e.kind() == Io::DirectoryNotEmpty => {
+            Err(Error::new(ErrorKind::Invalid, "the directory is not empty"))
+        }
+        deleted => Ok(deleted?),
+    }
+}
+
+pub(super) fn usage(path: &Path) -> Result<Usage> {
+    let found = nix::sys::statvfs::statvfs(path).map_err(std::io::Error::from)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
+    Ok(Usage {
+        capacity: bytes(found.blocks()),
+        available: bytes(found.blocks_available()),
+    })
+}
+
+fn info(name: String, found: &Metadata, names: &Names) -> FileInfo {
+    FileInfo {
+        name,
+        is_dir: found.is_dir(),
+        len: if found.is_dir() { 0 } else { found.len() },
+        mtime: found.mtime() as Timestamp * 1_000_000_000 + found.mtime_nsec() as Timestamp,
+        mode: found.mode() & 0o7777,
+        owner: names.user(found.uid()),
+        group: names.group(found.gid()),
+    }
+}
+
+/// Names of users and groups, remembered: looking one up may ask a directory server.
+#[derive(Default)]
+pub(super) struct Names {
+    users: Mutex<HashMap<u32, String>>,
+    groups: Mutex<HashMap<u32, String>>,
+}
+
+impl Names {
+    fn user(&self, id: u32) -> String {
+        remember(&self.users, id, || {
+            User::from_uid(Uid::from_raw(id)).ok()?.map(|u| u.name)
+        })
+    }
+
+    fn group(&self, id: u32) -> String {
+        remember(&self.groups, id, || {
+            Group::from_gid(Gid::from_raw(id)).ok()?.map(|g| g.name)
+        })
+    }
+}
+
+fn remember(
+    known: &Mutex<HashMap<u32, String>>,
+    id: u32,
+    look_up: impl FnOnce() -> Option<String>,
+) -> String {
+    if let Some(name) = known.lock().get(&id) {
+        return name.clone();
+    }
+    let name = look_up().unwrap_or_else(|| id.to_string());
+    known.lock().insert(id, name.clone());
+    name
+}
