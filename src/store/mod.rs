@@ -3,9 +3,15 @@
 //! The contract below is what HDFS can promise; every backend keeps it, and one conformance suite
 //! runs on all of them (`tests/store_conformance.rs`).
 
+mod decorate;
+pub mod faulty;
 pub mod local;
 pub mod memory;
 pub mod path;
+pub mod retry;
+pub mod timeout;
+
+pub use decorate::Op;
 
 use crate::base::{Error, ErrorKind, Result, Timestamp};
 use async_trait::async_trait;
