@@ -91,7 +91,8 @@ impl From<std::io::Error> for Error {
     fn from(e: std::io::Error) -> Error {
         use std::io::ErrorKind as Io;
         let kind = match e.kind() {
-            Io::NotFound => ErrorKind::NotFound,
+            // A path that leads through a file leads nowhere.
+            Io::NotFound | Io::NotADirectory => ErrorKind::NotFound,
             Io::AlreadyExists => ErrorKind::AlreadyExists,
             Io::PermissionDenied | Io::ReadOnlyFilesystem => ErrorKind::Denied,
             Io::StorageFull | Io::QuotaExceeded => ErrorKind::NoSpace,

@@ -1,7 +1,7 @@
 //! Layer 2: where bytes live. A store is a directory tree of append-only files.
 //!
 //! The contract below is what HDFS can promise; every backend keeps it, and one conformance suite
-//! runs on all of them (`tests/store_conformance.rs`).
+//! runs on all of them (`tests/support/store_suite.rs`).
 
 mod decorate;
 pub mod faulty;

@@ -18,6 +18,9 @@ pub(super) fn stat(path: &Path, name: String, names: &Names) -> Result<FileInfo>
 /// Plain files and directories; anything else (links, sockets, devices) is no part of a store.
 pub(super) fn list(path: &Path, names: &Names) -> Result<Vec<FileInfo>> {
     let mut entries = Vec::new();
+    if path.is_file() {
+        return Err(Error::new(ErrorKind::Invalid, "a file, not a directory"));
+    }
     for entry in path.read_dir()? {
         let entry = entry?;
         let found = match entry.metadata() {
@@ -37,13 +40,22 @@ pub(super) fn list(path: &Path, names: &Names) -> Result<Vec<FileInfo>> {
 }
 
 pub(super) fn mkdir(path: &Path) -> Result<()> {
-    if !path.is_dir() {
-        if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-            mkdir(parent)?;
+    match path.metadata() {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => {
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                "exists and is no directory",
+            ));
         }
-        match DirBuilder::new().mode(DIR_MODE).create(path) {
-            Err(e) if e.kind() == Io::AlreadyExists && path.is_dir() => {}
-            made => made.context(path.display())?,
+        Err(_) => {
+            if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+                mkdir(parent)?;
+            }
+            match DirBuilder::new().mode(DIR_MODE).create(path) {
+                Err(e) if e.kind() == Io::AlreadyExists && path.is_dir() => {}
+                made => made.context(path.display())?,
+            }
         }
     }
     // One that existed may have been made a moment ago by somebody who has not synced it yet.

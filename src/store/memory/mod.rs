@@ -1,5 +1,6 @@
 //! A store in memory that models HDFS, not a disk, for simulations under tokio's paused clock on
-//! a current-thread runtime. All chance comes from one seed.
+//! a current-thread runtime. All chance comes from one seed. (A run replays only if the code under
+//! test adds none: `tokio::select!` is `biased`, no order comes from a `HashMap`'s random state.)
 //!
 //! What it models: bytes since the last sync that are lost or kept as a prefix when a file is
 //! recovered; files unreadable, but for complete blocks, until closed; lengths as a NameNode tells

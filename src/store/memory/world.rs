@@ -90,7 +90,10 @@ impl World {
                 .iter()
                 .map(|(name, node)| self.info(name, node.into()))
                 .collect()),
-            NodeRef::File(_) => Err(not_a_directory(at)),
+            NodeRef::File(_) => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("{at} is a file, not a directory"),
+            )),
         }
     }
 
@@ -105,21 +108,24 @@ impl World {
             };
             match dir.entries.entry(name.to_string()).or_insert_with(empty) {
                 Node::Dir(next) => dir = next,
-                Node::File(_) => return Err(not_a_directory(at)),
+                Node::File(_) => {
+                    let text = format!("{at} is or lies below a file");
+                    return Err(Error::new(ErrorKind::AlreadyExists, text));
+                }
             }
         }
         Ok(())
     }
 
     pub fn rename(&mut self, from: &StorePath, to: &StorePath, now: Timestamp) -> Result<()> {
+        self.find(from)?;
+        self.vacant(to)?;
         if path::is_below(to, from) {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!("{to} is below {from}"),
             ));
         }
-        self.find(from)?;
-        self.vacant(to)?;
         let node = self.take(from, now)?;
         let (name, parent) = self.vacant(to)?;
         parent.entries.insert(name.to_string(), node);
@@ -340,13 +346,6 @@ impl<'w> From<&'w Node> for NodeRef<'w> {
 
 fn not_found(at: &StorePath) -> Error {
     Error::new(ErrorKind::NotFound, format!("{at} does not exist"))
-}
-
-fn not_a_directory(at: &StorePath) -> Error {
-    Error::new(
-        ErrorKind::AlreadyExists,
-        format!("{at} is or lies below a file"),
-    )
 }
 
 fn lost_lease() -> Error {
