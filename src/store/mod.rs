@@ -3,14 +3,18 @@
 //! The contract below is what HDFS can promise; every backend keeps it, and one conformance suite
 //! runs on all of them (`tests/support/store_suite.rs`).
 
+pub mod connect;
 mod decorate;
 pub mod faulty;
+pub mod hdfs;
 pub mod local;
 pub mod memory;
 pub mod path;
 pub mod retry;
 pub mod timeout;
+pub mod url;
 
+pub use connect::{ConnectOptions, connect};
 pub use decorate::Op;
 
 use crate::base::{Error, ErrorKind, Result, Timestamp};

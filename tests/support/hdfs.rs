@@ -129,6 +129,14 @@ impl Hdfs {
         self.daemons.lock().unwrap().datanodes[i].thaw();
     }
 
+    /// A DataNode that has a replica under construction in its `rbw` folder.
+    pub fn a_datanode_that_is_written_to(&self) -> usize {
+        let written = |i: &usize| self.layout.has_open_replica(*i);
+        (0..self.datanodes())
+            .find(written)
+            .expect("some DataNode is written to")
+    }
+
     /// Starts it again if it was killed; waits until its NameNode counts all that should be alive.
     pub fn restart_datanode(&self, i: usize) {
         self.daemons.lock().unwrap().datanodes[i].restart().unwrap();
@@ -207,6 +215,23 @@ impl Hdfs {
             }
         }
         sum
+    }
+
+    /// Undoes whatever a test did: starts what was killed, thaws what was frozen, and waits.
+    pub fn mend(&self) {
+        for daemon in self.daemons.lock().unwrap().all() {
+            daemon.restart().unwrap();
+            daemon.thaw();
+        }
+        if self.layout.namenodes.len() > 1 {
+            for nn in &self.layout.namenodes {
+                wait_port(nn.service_rpc).unwrap();
+            }
+            if self.active().is_none() {
+                self.force_active(0);
+            }
+        }
+        self.wait_ready();
     }
 
     /// Waits until a NameNode is active, out of safe mode, and has all DataNodes that should run.
@@ -305,29 +330,40 @@ impl Hdfs {
     }
 
     fn try_wait_ready(&self) -> Result<(), String> {
-        let expected = {
-            let mut d = self.daemons.lock().unwrap();
-            d.datanodes.iter_mut().filter(|d| d.should_run()).count()
-        };
         let deadline = Instant::now() + READY;
         loop {
             if let Some(name) = self.daemons.lock().unwrap().dead() {
                 return Err(format!("{name} ended by itself"));
             }
-            let state = match self.active() {
-                Some(i) => jmx::fs_state(self.layout.namenodes[i].http),
-                None => Err("no active NameNode".into()),
-            };
-            match state {
-                Ok(s) if s.operational && s.live_datanodes >= expected => return Ok(()),
-                state if Instant::now() > deadline => {
-                    return Err(format!(
-                        "waited {READY:?} for {expected} DataNodes: {state:?}"
-                    ));
-                }
-                _ => std::thread::sleep(POLL),
+            match self.readiness() {
+                Ok(()) => return Ok(()),
+                Err(why) if Instant::now() > deadline => return Err(why),
+                Err(_) => std::thread::sleep(POLL),
             }
         }
+    }
+
+    /// What is not ready yet. The NameNode takes a DataNode for alive that was killed just now, so
+    /// the DataNodes are asked as well.
+    fn readiness(&self) -> Result<(), String> {
+        let expected: Vec<usize> = {
+            let d = self.daemons.lock().unwrap();
+            (0..d.datanodes.len())
+                .filter(|&i| d.datanodes[i].should_run())
+                .collect()
+        };
+        for &i in &expected {
+            let [_, http, _] = self.layout.datanodes[i];
+            if !jmx::datanode_serves(http)? {
+                return Err(format!("DataNode {i} does not serve yet"));
+            }
+        }
+        let active = self.active().ok_or("no NameNode is active")?;
+        let state = jmx::fs_state(self.layout.namenodes[active].http)?;
+        if !state.operational || state.live_datanodes < expected.len() {
+            return Err(format!("{state:?}, expected DataNodes {expected:?}"));
+        }
+        Ok(())
     }
 }
 

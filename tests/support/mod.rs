@@ -2,3 +2,4 @@
 #![allow(dead_code)]
 
 pub mod hdfs;
+pub mod store_suite;

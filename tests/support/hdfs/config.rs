@@ -139,6 +139,23 @@ impl Layout {
         args
     }
 
+    pub fn has_open_replica(&self, datanode: usize) -> bool {
+        fn rbw(dir: &Path) -> bool {
+            std::fs::read_dir(dir)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .any(|entry| {
+                    let path = entry.path();
+                    match entry.file_name() == "rbw" {
+                        true => std::fs::read_dir(&path).is_ok_and(|mut d| d.next().is_some()),
+                        false => path.is_dir() && rbw(&path),
+                    }
+                })
+        }
+        rbw(&self.dir.join(format!("data-{datanode}")))
+    }
+
     /// Leaves the logs when the cluster goes away.
     pub fn keep_logs(&self) {
         self.keep_logs.store(true, Ordering::Relaxed);

@@ -69,6 +69,19 @@ pub fn fs_state(http: u16) -> Result<FsState, String> {
     })
 }
 
+/// Whether a DataNode is registered with every NameNode, and heard by it of late.
+pub fn datanode_serves(http: u16) -> Result<bool, String> {
+    let bean = bean(http, "Hadoop:service=DataNode,name=DataNodeInfo")?;
+    let text = bean["BPServiceActorInfo"].as_str().unwrap_or("[]");
+    let actors: Vec<Value> = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let seconds = |v: &Value| v.as_str().and_then(|s| s.parse::<u64>().ok());
+    let serves = |actor: &Value| {
+        actor["ActorState"] == "RUNNING"
+            && seconds(&actor["LastHeartbeatResponseTime"]).is_some_and(|s| s < 5)
+    };
+    Ok(!actors.is_empty() && actors.iter().all(serves))
+}
+
 /// `active` or `standby`.
 pub fn namenode_state(http: u16) -> Result<String, String> {
     let bean = bean(http, "Hadoop:service=NameNode,name=NameNodeStatus")?;

@@ -1,0 +1,45 @@
+//! Closing the file of a writer that is gone, or that must be stopped.
+
+use super::namenode::{Namenode, Repeat};
+use crate::base::{Error, ErrorKind, Result};
+use hdfs_native::{Client, HdfsError};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+
+/// Asking again starts the recovery anew on old NameNodes, so the pauses grow beyond the time it
+/// takes there (a few heartbeats of 3 s).
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+
+pub(super) async fn recover(namenode: &Namenode, at: &str) -> Result<()> {
+    let limit = namenode.options.recover_timeout;
+    let deadline = Instant::now() + limit;
+    let doing = format!("recovering {at}");
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let ask = |client: Client| async move {
+            match client.recover_lease(at).await {
+                // Its last block is complete but not reported yet.
+                Err(HdfsError::AlreadyExists(_)) => Ok(false),
+                result => result,
+            }
+        };
+        if namenode
+            .call(&doing, Repeat::Freely, deadline, ask)
+            .await
+            .result?
+        {
+            return Ok(());
+        }
+        if Instant::now() + pause >= deadline {
+            let text = format!(
+                "{doing}: the file is still not closed after {limit:?}; the DataNodes that hold \
+                 its last block may be down"
+            );
+            return Err(Error::new(ErrorKind::TimedOut, text));
+        }
+        sleep(pause).await;
+        pause = (2 * pause).min(LONGEST_PAUSE);
+    }
+}
