@@ -53,8 +53,7 @@ const SYNC: Duration = Duration::from_secs(4);
 const OP: Duration = Duration::from_secs(12);
 
 async fn store(hdfs: &Hdfs, dir: &str) -> Arc<dyn Store> {
-    let mut options = ConnectOptions::default();
-    options.hdfs = HdfsOptions {
+    let hdfs_options = HdfsOptions {
         op_timeout: OP,
         rpc_timeout: Duration::from_secs(2),
         sync_timeout: SYNC,
@@ -62,6 +61,7 @@ async fn store(hdfs: &Hdfs, dir: &str) -> Arc<dyn Store> {
         conf_dir: Some(hdfs.conf_dir()),
         ..HdfsOptions::default()
     };
+    let options = ConnectOptions { hdfs: hdfs_options };
     let store = connect(&format!("{}/{dir}", hdfs.url()), &options)
         .await
         .unwrap();

@@ -30,7 +30,7 @@ pub(super) struct HdfsWriter {
 /// is dropped half-way leaves a writer that is lost: hdfs-native can do nothing after that, and
 /// calling it again could acknowledge bytes that are nowhere.
 enum State {
-    Open(FileWriter),
+    Open(Box<FileWriter>),
     Closed,
     Lost(String),
 }
@@ -43,11 +43,11 @@ impl HdfsWriter {
             step_timeout,
             written: 0,
             synced: 0,
-            file: State::Open(file),
+            file: State::Open(Box::new(file)),
         }
     }
 
-    fn take(&mut self) -> Result<FileWriter> {
+    fn take(&mut self) -> Result<Box<FileWriter>> {
         let lost = State::Lost("its last operation was not finished".into());
         match std::mem::replace(&mut self.file, lost) {
             State::Open(file) => Ok(file),
