@@ -5,6 +5,7 @@
 
 pub mod base; // 0
 pub mod format; // 1
+pub mod index; // 3
 pub mod segment; // 3
 pub mod store; // 2
 pub mod stream; // 4

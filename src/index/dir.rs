@@ -1,0 +1,131 @@
+//! The entries of one directory, ordered by a key that serves as the cookie of readdir: it
+//! depends on the name, so it stays while others come and go.
+
+use crate::base::{Error, ErrorKind, Ino, Result};
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::Hasher;
+
+/// Names whose hashes are equal differ in the low bits of their keys.
+const SLOT_BITS: u32 = 8;
+const SLOTS: u64 = 1 << SLOT_BITS;
+/// Keys stay below 2^63: some programs take telldir's result for a signed number.
+const HASH_BITS: u32 = 55;
+
+/// No entry has a cookie below this; `.` and `..` need some.
+pub const FIRST_COOKIE: u64 = SLOTS;
+
+pub(super) struct Dentry {
+    pub name: Box<[u8]>,
+    pub ino: Ino,
+}
+
+pub struct DirEntry<'a> {
+    pub cookie: u64,
+    pub name: &'a [u8],
+    pub ino: Ino,
+}
+
+#[derive(Default)]
+pub(super) struct Dir {
+    entries: BTreeMap<u64, Dentry>,
+}
+
+/// The first key for a name. Keyed hashing (SipHash) because names come from users: 256 of them
+/// with one hash cannot be made on purpose. Nothing on the store depends on it.
+fn first_key(name: &[u8]) -> u64 {
+    let mut h = DefaultHasher::new();
+    h.write(name);
+    (h.finish() >> (64 - HASH_BITS)).max(1) << SLOT_BITS
+}
+
+impl Dir {
+    pub fn find(&self, name: &[u8]) -> Option<(u64, &Dentry)> {
+        let first = first_key(name);
+        self.entries
+            .range(first..first + SLOTS)
+            .find(|(_, d)| *d.name == *name)
+            .map(|(k, d)| (*k, d))
+    }
+
+    pub fn at(&self, key: u64) -> Option<&Dentry> {
+        self.entries.get(&key)
+    }
+
+    /// Adds or replaces an entry and returns its key.
+    pub fn put(&mut self, name: &[u8], ino: Ino) -> Result<u64> {
+        let first = first_key(name);
+        let mut free = None;
+        for key in first..first + SLOTS {
+            match self.entries.get_mut(&key) {
+                Some(d) if *d.name == *name => {
+                    d.ino = ino;
+                    return Ok(key);
+                }
+                Some(_) => {}
+                None => {
+                    free = free.or(Some(key));
+                    if self.entries.range(key..first + SLOTS).next().is_none() {
+                        break;
+                    }
+                }
+            }
+        }
+        let key = free.ok_or_else(|| {
+            Error::new(
+                ErrorKind::NoSpace,
+                format!("{SLOTS} names of one directory have the same hash"),
+            )
+        })?;
+        let name = name.into();
+        self.entries.insert(key, Dentry { name, ino });
+        Ok(key)
+    }
+
+    pub fn remove(&mut self, name: &[u8]) -> Option<(u64, Ino)> {
+        let (key, _) = self.find(name)?;
+        self.entries.remove(&key).map(|d| (key, d.ino))
+    }
+
+    pub fn after(&self, cookie: u64) -> impl Iterator<Item = DirEntry<'_>> {
+        let from = cookie.saturating_add(1);
+        self.entries.range(from..).map(|(k, d)| DirEntry {
+            cookie: *k,
+            name: &d.name,
+            ino: d.ino,
+        })
+    }
+
+    pub fn entries(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Puts an entry where a name with the same hash would have put it.
+    fn occupy(d: &mut Dir, key: u64) {
+        let name = format!("other {key}").into_bytes().into();
+        d.entries.insert(key, Dentry { name, ino: Ino(9) });
+    }
+
+    #[test]
+    fn names_with_equal_hashes_live_side_by_side_until_the_slots_are_used_up() {
+        let mut d = Dir::default();
+        let first = first_key(b"a");
+        occupy(&mut d, first);
+        occupy(&mut d, first + 2);
+        assert_eq!(d.put(b"a", Ino(1)).unwrap(), first + 1);
+        // Freeing an earlier slot must not make a second entry of the same name.
+        d.entries.remove(&first);
+        assert_eq!(d.put(b"a", Ino(2)).unwrap(), first + 1);
+        assert_eq!(d.find(b"a").unwrap().1.ino, Ino(2));
+        assert_eq!(d.remove(b"a"), Some((first + 1, Ino(2))));
+        assert!(d.find(b"a").is_none());
+        (0..SLOTS).for_each(|s| occupy(&mut d, first + s));
+        assert_eq!(d.put(b"a", Ino(1)).unwrap_err().kind(), ErrorKind::NoSpace);
+        assert!(first >= FIRST_COOKIE && first + SLOTS < 1 << 63);
+    }
+}

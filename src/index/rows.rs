@@ -1,0 +1,86 @@
+//! The index as rows: applied to an empty index in this order, they make it again.
+
+use super::inode::{Body, Inode};
+use super::{Index, Session};
+use crate::base::Ino;
+use crate::format::Row;
+
+impl Index {
+    /// Every row, in an order that depends on nothing but the content.
+    pub fn rows(&self, mut f: impl FnMut(Row)) {
+        self.table_rows(&mut f);
+        let inos = self.inos();
+        inos.iter().for_each(|ino| self.inode_rows(*ino, &mut f));
+        inos.iter().for_each(|ino| self.entry_rows(*ino, &mut f));
+    }
+
+    /// Counters, segments and foreign files.
+    pub fn table_rows(&self, f: &mut impl FnMut(Row)) {
+        let next = self.next_ino();
+        f(Row::InoRange { next });
+        let next = self.next_stream();
+        f(Row::StreamRange { next });
+        if let Some(Session {
+            epoch,
+            session,
+            started,
+        }) = self.session
+        {
+            f(Row::Session {
+                epoch,
+                session,
+                started,
+            });
+        }
+        self.segments().for_each(|s| f(Row::Segment(s.row.clone())));
+        self.foreign_files()
+            .for_each(|x| f(Row::Foreign(x.clone())));
+    }
+
+    /// What an inode is, without the entries of a directory.
+    pub fn inode_rows(&self, ino: Ino, f: &mut impl FnMut(Row)) {
+        let Some(inode) = self.inode(ino) else { return };
+        let attr = inode.attr;
+        f(Row::Inode { ino, attr });
+        for (name, value) in inode.xattrs.iter().flat_map(|x| x.iter()) {
+            let (name, value) = (name.to_vec(), Some(value.to_vec()));
+            f(Row::Xattr { ino, name, value });
+        }
+        match &inode.body {
+            Body::Link(target) => f(Row::Target {
+                ino,
+                target: target.to_vec(),
+            }),
+            // One row for each batch: a row must fit into a record.
+            Body::File(x) => {
+                let all: Vec<_> = x.iter().copied().collect();
+                for batch in all.chunks(EXTENTS_PER_ROW) {
+                    let (off, end) = (batch[0].off, batch[batch.len() - 1].end());
+                    f(Row::Extents {
+                        ino,
+                        off,
+                        len: end - off,
+                        extents: batch.to_vec(),
+                    });
+                }
+            }
+            Body::Dir(_) | Body::Nothing => {}
+        }
+    }
+
+    /// The entries of a directory. Inodes that they name must be there already.
+    pub fn entry_rows(&self, parent: Ino, f: &mut impl FnMut(Row)) {
+        let Some(dir) = self.inode(parent).and_then(Inode::dir) else {
+            return;
+        };
+        for e in dir.after(0) {
+            f(Row::Entry {
+                parent,
+                name: e.name.to_vec(),
+                ino: e.ino,
+            });
+        }
+    }
+}
+
+const EXTENTS_PER_ROW: usize = 10_000;
