@@ -74,7 +74,7 @@ async fn compare(seed: u64) {
 async fn memory_and_local_agree() {
     let seeds = match std::env::var("STORE_SEED") {
         Ok(seed) => vec![seed.parse().expect("STORE_SEED is a number")],
-        Err(_) => (0..100).collect(),
+        Err(_) => (0..40).collect(),
     };
     for seed in seeds {
         compare(seed).await;
