@@ -4,8 +4,12 @@
 //! ARCHITECTURE.md has the map.
 
 pub mod base; // 0
+pub mod cache; // 3
 pub mod format; // 1
 pub mod index; // 3
+pub mod log; // 4
+pub mod read; // 4
 pub mod segment; // 3
 pub mod store; // 2
 pub mod stream; // 4
+pub mod volume; // 6

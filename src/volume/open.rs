@@ -1,0 +1,305 @@
+//! Start-up: take the root over, read the log, begin an epoch. Every step may be repeated.
+
+use super::host::VolumeHost;
+use super::owner::{self, HostLock, Owner};
+use super::{Volume, adopt, root, watch};
+use crate::base::config::Config;
+use crate::base::error::Context;
+use crate::base::{Clock, Epoch, Error, ErrorKind, Ino, Result, SegmentName, SessionId, StreamId};
+use crate::format::segment::HEADER_LEN;
+use crate::format::{Attr, Row, SegmentRow, SegmentState};
+use crate::index::Index;
+use crate::log::{self, LogEnd};
+use crate::read::FrameReader;
+use crate::segment::{self, DATA_DIR, LOG_DIR};
+use crate::store::{OpenVisibility, Store};
+use crate::stream::{Identity, Stream, StreamOptions};
+use futures::{StreamExt, TryStreamExt};
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+pub struct OpenOptions {
+    pub config: Config,
+    pub clock: Arc<dyn Clock>,
+    /// Names this host and process to others.
+    pub host: String,
+    pub pid: u32,
+    /// Makes the lock of this host for a root; None where hosts are simulated.
+    pub lock_dir: Option<std::path::PathBuf>,
+    pub takeover: bool,
+    pub read_only: bool,
+    /// Owner of a root directory that is made now.
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// Files of dead sessions that are closed at the same time.
+const CLOSE_AT_ONCE: usize = 16;
+
+/// What start-up found and did.
+#[derive(Clone, Debug, Default)]
+pub struct Recovered {
+    pub created: bool,
+    pub records: u64,
+    pub log_segments: usize,
+    pub files: usize,
+    pub adopted: usize,
+    pub took: Duration,
+}
+
+impl Volume {
+    pub async fn open(store: Arc<dyn Store>, options: OpenOptions) -> Result<Arc<Volume>> {
+        let started = Instant::now();
+        let (format, created) = root::open_or_create(&*store, &*options.clock).await?;
+        let lock = match &options.lock_dir {
+            Some(dir) => Some(HostLock::take(dir, &format.uuid)?),
+            None => None,
+        };
+        let me = Owner {
+            epoch: 0,
+            host: options.host.clone(),
+            pid: options.pid,
+            since: options.clock.now(),
+            lock: None,
+        };
+        let ownership = owner::acquire(&*store, me, lock, options.takeover).await?;
+        let epoch = ownership.epoch();
+        fence_past_epochs(&*store, epoch).await?;
+        let (index, log) = recover(&*store).await?;
+        let session = SessionId(epoch.0);
+        store
+            .mkdir(&format!("{DATA_DIR}/{session}"))
+            .await
+            .context("beginning a session")?;
+        let identity = Identity {
+            root: format.uuid.into_bytes(),
+            stream: StreamId::LOG,
+            epoch,
+            session,
+        };
+        let volume = start(store, identity, index, &log, ownership, &options);
+        let me = Arc::downgrade(&volume);
+        volume
+            .background
+            .lock()
+            .extend([watch::ownership(me.clone()), watch::usage(me)]);
+        volume.begin_session(&options)?;
+        volume.close_lanes_of_the_dead().await?;
+        let adopted = if created {
+            adopt::register_plain_files(&volume).await?
+        } else {
+            0
+        };
+        volume
+            .durable(volume.last_pos())
+            .await
+            .context("the first commit")?;
+        let _ = volume.recovered.set(Recovered {
+            created,
+            records: log.records,
+            log_segments: log.segments.len(),
+            files: volume.read(Index::inodes),
+            adopted,
+            took: started.elapsed(),
+        });
+        Ok(volume)
+    }
+
+    /// Lane segments that earlier sessions left open: their last block cannot be read until they
+    /// are closed.
+    async fn close_lanes_of_the_dead(&self) -> Result<()> {
+        let session = self.identity.session;
+        let open: Vec<SegmentRow> = self.read(|index| {
+            let left = index.segments().map(|s| &s.row).filter(|row| {
+                row.state == SegmentState::Open
+                    && matches!(row.name, SegmentName::Lane { session: s, .. } if s != session)
+            });
+            left.cloned().collect()
+        });
+        let closing = open.into_iter().map(|row| self.close_lane(row));
+        futures::stream::iter(closing)
+            .buffer_unordered(CLOSE_AT_ONCE)
+            .try_collect()
+            .await
+    }
+
+    async fn close_lane(&self, mut row: SegmentRow) -> Result<()> {
+        let path = segment::path(&row.name, self.identity.epoch);
+        self.store
+            .recover(&path)
+            .await
+            .context(format_args!("closing {path}"))?;
+        row.size = self
+            .store
+            .stat(&path)
+            .await
+            .context(format_args!("closing {path}"))?
+            .len;
+        row.end = row.base + row.size.saturating_sub(HEADER_LEN as u64);
+        row.state = SegmentState::Sealed;
+        self.change(|_, change| {
+            change.row(Row::Segment(row));
+            Ok::<_, Error>(())
+        })?;
+        Ok(())
+    }
+
+    /// The first record of a session: who, which inode numbers, and in a new root its directory.
+    fn begin_session(&self, options: &OpenOptions) -> Result<()> {
+        let now = self.now();
+        self.change(|index, change| {
+            let (epoch, session) = (self.identity.epoch, self.identity.session);
+            change.row(Row::Session {
+                epoch,
+                session,
+                started: now,
+            });
+            if index.attr(Ino::ROOT).is_none() {
+                let attr = Attr {
+                    mode: libc::S_IFDIR | 0o755,
+                    uid: options.uid,
+                    gid: options.gid,
+                    nlink: 2,
+                    rdev: 0,
+                    size: 0,
+                    atime: now,
+                    mtime: now,
+                    ctime: now,
+                    crtime: now,
+                };
+                change.row(Row::Inode {
+                    ino: Ino::ROOT,
+                    attr,
+                });
+            }
+            Ok::<_, Error>(())
+        })?;
+        Ok(())
+    }
+}
+
+/// Renames the log directories of all lower epochs and closes their files, so that their owners
+/// can neither create nor sync there any more. Only then is the log read.
+async fn fence_past_epochs(store: &dyn Store, epoch: Epoch) -> Result<()> {
+    for dir in store.list(LOG_DIR).await.context("listing the log")? {
+        let Some((old, fenced)) = segment::parse_log_dir(&dir.name) else {
+            continue;
+        };
+        if old >= epoch || fenced {
+            continue;
+        }
+        let (from, to) = (format!("{LOG_DIR}/{old}"), segment::log_dir(old, epoch));
+        match store.rename(&from, &to).await {
+            Ok(()) => {}
+            Err(e) if e.is(ErrorKind::NotFound) => {}
+            // A late claimant made the directory again after it was fenced; it is empty, since
+            // owners check for higher epochs after creating a segment.
+            Err(e) if e.is(ErrorKind::AlreadyExists) => {
+                tracing::warn!("{from} exists beside {to} and is ignored");
+            }
+            Err(e) => return Err(e.context(format_args!("fencing epoch {old}"))),
+        }
+    }
+    close_open_segments(store, epoch).await
+}
+
+async fn close_open_segments(store: &dyn Store, epoch: Epoch) -> Result<()> {
+    for file in log::discover(store)
+        .await?
+        .iter()
+        .filter(|f| f.epoch < epoch)
+    {
+        let sealed = matches!(log::open_segment(store, &file.path).await,
+            Ok(segment) if segment.footer.is_some());
+        if !sealed {
+            store
+                .recover(&file.path)
+                .await
+                .context(format_args!("closing {}", file.path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Builds the index from the log.
+pub async fn recover(store: &dyn Store) -> Result<(Index, LogEnd)> {
+    let mut index = Index::new();
+    let files = log::discover(store).await?;
+    let mut apply = |_, record: crate::format::RecordFrame| {
+        record.rows.iter().try_for_each(|row| index.apply(row))
+    };
+    let end = log::replay(store, &files, 0, &mut apply).await?;
+    for row in &end.segments {
+        index.apply(&Row::Segment(row.clone()))?;
+    }
+    Ok((index, end))
+}
+
+fn start(
+    store: Arc<dyn Store>,
+    identity: Identity,
+    index: Index,
+    log: &LogEnd,
+    ownership: super::Ownership,
+    options: &OpenOptions,
+) -> Arc<Volume> {
+    let config = options.config.clone();
+    let stream_options = stream_options(&config, store.open_visibility());
+    let buffer_size = usize::try_from(config.write_buffer).unwrap_or(Semaphore::MAX_PERMITS);
+    Arc::new_cyclic(|me| {
+        let host = Arc::new(VolumeHost(me.clone()));
+        let counters = Arc::default();
+        let log = Stream::start(
+            identity.clone(),
+            log.end,
+            stream_options.clone(),
+            store.clone(),
+            host.clone(),
+            options.clock.clone(),
+            Arc::clone(&counters),
+        );
+        let inos = index.next_ino().0..index.next_ino().0;
+        Volume {
+            reader: FrameReader::new(store.clone(), config.cache_size),
+            store,
+            config,
+            clock: options.clock.clone(),
+            identity,
+            stream_options,
+            host,
+            counters,
+            index: RwLock::new(index),
+            log,
+            lanes: Default::default(),
+            inos: Mutex::new(inos),
+            ops: Default::default(),
+            buffer: Arc::new(Semaphore::new(buffer_size.min(Semaphore::MAX_PERMITS))),
+            buffer_size,
+            usage: Mutex::default(),
+            ownership,
+            fenced: Default::default(),
+            stopped: tokio::sync::watch::channel(false).0,
+            background: Mutex::default(),
+            read_only: options.read_only,
+            recovered: Default::default(),
+        }
+    })
+}
+
+fn stream_options(config: &Config, visibility: OpenVisibility) -> StreamOptions {
+    let remote = matches!(visibility, OpenVisibility::CompleteBlocks(_));
+    StreamOptions {
+        segment_size: config.segment_size,
+        commit_interval: config.commit_interval,
+        commit_wait: config.commit_wait,
+        // Several attempts fit into an operation's time, so that one bad pipeline is not an error.
+        sync_timeout: config.op_timeout / if remote { 6 } else { 2 },
+        hedge_after: remote.then_some(Duration::from_millis(800)),
+        idle_seal: config.idle_seal,
+        max_age: config.file_age,
+        ..StreamOptions::default()
+    }
+}

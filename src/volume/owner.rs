@@ -1,0 +1,304 @@
+//! Who owns a root. One owner at a time; a higher epoch fences all lower ones.
+//!
+//! `owner/<epoch>` names the owner of an epoch; it is created exclusively, so one claimant wins. On
+//! one host a lock tells at once whether the holder lives. From another host a claimant asks:
+//! `owner/<epoch>.claim.<id>` must be answered by `owner/<epoch>.answer.<id>` in time.
+
+use crate::base::error::Context;
+use crate::base::{Epoch, Error, ErrorKind, Result, Timestamp};
+use crate::segment::{OWNER_DIR, log_dir};
+use crate::store::Store;
+use serde::{Deserialize, Serialize};
+use std::fs::{File, TryLockError};
+use std::path::Path;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a holder has to answer a claim.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+/// How often a holder looks for claims, and a claimant for answers.
+pub const LOOK_EVERY: Duration = Duration::from_secs(3);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    pub epoch: u32,
+    pub host: String,
+    pub pid: u32,
+    /// Nanoseconds since 1970, by the owner's clock.
+    pub since: Timestamp,
+    /// Which lock file the owner holds; who can lock the same file shares its host.
+    pub lock: Option<String>,
+}
+
+impl Owner {
+    fn describe(&self) -> String {
+        let since = std::time::UNIX_EPOCH + Duration::from_nanos(self.since.max(0) as u64);
+        format!(
+            "host {}, pid {}, since {} (epoch {})",
+            self.host,
+            self.pid,
+            humantime::format_rfc3339_seconds(since),
+            self.epoch
+        )
+    }
+}
+
+/// A lock on this host that its holder keeps while it lives, however it dies.
+pub struct HostLock {
+    file: File,
+    /// Names the file, not its content: boot, device, inode.
+    identity: String,
+    held: bool,
+}
+
+impl HostLock {
+    /// Opens the lock of a root in `dir` and takes it if it is free.
+    pub fn take(dir: &Path, root: &uuid::Uuid) -> Result<HostLock> {
+        use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+        let path = dir.join(format!("{root}.lock"));
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .context(format_args!("opening the lock {}", path.display()))?;
+        let meta = file.metadata().context("looking at the lock")?;
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let identity = format!("{}:{}:{}", boot.trim(), meta.dev(), meta.ino());
+        let held = match file.try_lock() {
+            Ok(()) => true,
+            Err(TryLockError::WouldBlock) => false,
+            Err(TryLockError::Error(e)) => {
+                return Err(Error::from(e).context(format_args!("locking {}", path.display())));
+            }
+        };
+        Ok(HostLock {
+            file,
+            identity,
+            held,
+        })
+    }
+
+    /// Takes the lock as soon as a fenced holder has let go; until then other mounts of this host
+    /// must ask by a claim.
+    fn try_again(&mut self) {
+        self.held = self.held || self.file.try_lock().is_ok();
+    }
+}
+
+/// A held epoch.
+pub struct Ownership {
+    pub owner: Owner,
+    epoch: Epoch,
+    lock: parking_lot::Mutex<Option<HostLock>>,
+}
+
+/// What a directory `owner/` says.
+#[derive(Default)]
+struct Listing {
+    highest: u32,
+    released: bool,
+    claims: Vec<(u32, String)>,
+    answers: Vec<(u32, String)>,
+}
+
+async fn look(store: &dyn Store) -> Result<Listing> {
+    let files = store
+        .list(OWNER_DIR)
+        .await
+        .context("looking up the owner of the root")?;
+    let mut found = Listing::default();
+    let mut released = Vec::new();
+    for file in files {
+        let mut parts = file.name.splitn(3, '.');
+        let Some(Ok(epoch)) = parts.next().map(str::parse::<u32>) else {
+            continue;
+        };
+        match (parts.next(), parts.next()) {
+            (None, None) => found.highest = found.highest.max(epoch),
+            (Some("released"), None) => released.push(epoch),
+            (Some("claim"), Some(id)) => found.claims.push((epoch, id.to_string())),
+            (Some("answer"), Some(id)) => found.answers.push((epoch, id.to_string())),
+            _ => {}
+        }
+    }
+    found.released = released.contains(&found.highest);
+    Ok(found)
+}
+
+async fn read_owner(store: &dyn Store, epoch: u32) -> Result<Owner> {
+    let path = format!("{OWNER_DIR}/{epoch}");
+    let reader = store
+        .open(&path)
+        .await
+        .context(format_args!("opening {path}"))?;
+    let bytes = reader
+        .read_at(0, reader.len().min(1 << 16) as usize)
+        .await?;
+    serde_json::from_slice(&bytes).map_err(|e| {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!("{path} is not what stowfs wrote: {e}"),
+        )
+    })
+}
+
+/// Becomes the owner, if the root is free, its owner is dead, or `takeover` says so.
+pub async fn acquire(
+    store: &dyn Store,
+    mut me: Owner,
+    lock: Option<HostLock>,
+    takeover: bool,
+) -> Result<Ownership> {
+    let before = look(store).await?;
+    if before.highest > 0 && !before.released && !takeover {
+        check_dead(store, before.highest, lock.as_ref()).await?;
+    }
+    let lock_held_by_other = lock.as_ref().is_some_and(|l| !l.held);
+    if lock_held_by_other && !takeover {
+        let text = "another mount of this root is starting or stopping on this host; try again";
+        return Err(Error::new(ErrorKind::Owned, text));
+    }
+    me.epoch = before.highest + 1;
+    me.lock = lock.as_ref().map(|l| l.identity.clone());
+    let epoch = Epoch(me.epoch);
+    // Before the owner file: whoever comes later finds this directory and renames it, so that a
+    // late owner of this epoch can never create it.
+    store
+        .mkdir(&log_dir(epoch, epoch))
+        .await
+        .context("beginning an epoch")?;
+    let path = format!("{OWNER_DIR}/{epoch}");
+    let text = serde_json::to_vec_pretty(&me).unwrap_or_default();
+    match store.put(&path, text.into()).await {
+        Ok(()) => {}
+        Err(e) if e.is(ErrorKind::AlreadyExists) || e.is_ambiguous() => {
+            let winner = read_owner(store, me.epoch).await.map_err(|_| e)?;
+            if winner != me {
+                return Err(owned(&winner));
+            }
+        }
+        Err(e) => return Err(e.context("claiming the root")),
+    }
+    Ok(Ownership {
+        owner: me,
+        epoch,
+        lock: parking_lot::Mutex::new(lock),
+    })
+}
+
+fn owned(holder: &Owner) -> Error {
+    let text = format!(
+        "the root is mounted already: {}; unmount it there, or use --takeover to fence it",
+        holder.describe()
+    );
+    Error::new(ErrorKind::Owned, text)
+}
+
+/// Fails with `Owned` if the holder of an epoch lives.
+async fn check_dead(store: &dyn Store, epoch: u32, lock: Option<&HostLock>) -> Result<()> {
+    let holder = read_owner(store, epoch).await?;
+    if let Some(lock) = lock.filter(|l| holder.lock.as_ref() == Some(&l.identity)) {
+        return if lock.held {
+            Ok(())
+        } else {
+            Err(owned(&holder))
+        };
+    }
+    tracing::info!(
+        "asking the owner of the root for a sign of life: {}",
+        holder.describe()
+    );
+    let id = uuid::Uuid::new_v4().simple().to_string();
+    let claim = format!("{OWNER_DIR}/{epoch}.claim.{id}");
+    store
+        .put(&claim, Default::default())
+        .await
+        .context("claiming the root")?;
+    let alive = await_answer(store, epoch, &id).await;
+    // They are this claimant's own, and name nothing that anybody needs.
+    let _ = store.delete(&claim).await;
+    if alive? {
+        let _ = store
+            .delete(&format!("{OWNER_DIR}/{epoch}.answer.{id}"))
+            .await;
+        return Err(owned(&holder));
+    }
+    tracing::info!("the owner did not answer within {ANSWER_WITHIN:?}: taking the root over");
+    Ok(())
+}
+
+async fn await_answer(store: &dyn Store, epoch: u32, id: &str) -> Result<bool> {
+    let deadline = Instant::now() + ANSWER_WITHIN;
+    while Instant::now() < deadline {
+        tokio::time::sleep(LOOK_EVERY / 3).await;
+        let found = look(store).await?;
+        if found.highest > epoch {
+            return Err(owned(&read_owner(store, found.highest).await?));
+        }
+        if found.released {
+            return Ok(false);
+        }
+        if found.answers.iter().any(|(e, i)| *e == epoch && i == id) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+impl Ownership {
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Fails with `Fenced` if a higher epoch exists.
+    pub async fn check(&self, store: &dyn Store) -> Result<()> {
+        let found = look(store).await?;
+        self.check_listing(store, &found).await
+    }
+
+    async fn check_listing(&self, store: &dyn Store, found: &Listing) -> Result<()> {
+        if found.highest <= self.epoch.0 {
+            return Ok(());
+        }
+        let by = match read_owner(store, found.highest).await {
+            Ok(owner) => owner.describe(),
+            Err(e) => format!("epoch {} ({e})", found.highest),
+        };
+        Err(Error::new(
+            ErrorKind::Fenced,
+            format!("the root was taken over by {by}"),
+        ))
+    }
+
+    /// One look at `owner/`: fenced? any claims to answer?
+    pub async fn watch(&self, store: &dyn Store) -> Result<()> {
+        let found = look(store).await?;
+        self.check_listing(store, &found).await?;
+        if let Some(lock) = self.lock.lock().as_mut() {
+            lock.try_again();
+        }
+        for (epoch, id) in &found.claims {
+            let answered = found.answers.iter().any(|(e, i)| e == epoch && i == id);
+            if *epoch == self.epoch.0 && !answered {
+                tracing::info!("another host asks for this root; answering that it is in use");
+                let answer = format!("{OWNER_DIR}/{epoch}.answer.{id}");
+                match store.put(&answer, Default::default()).await {
+                    Err(e) if !e.is(ErrorKind::AlreadyExists) => return Err(e),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that this epoch ended cleanly, so that the next owner need not wait.
+    pub async fn release(&self, store: &dyn Store) -> Result<()> {
+        let path = format!("{OWNER_DIR}/{}.released", self.epoch);
+        match store.put(&path, Default::default()).await {
+            Err(e) if !e.is(ErrorKind::AlreadyExists) => Err(e),
+            _ => Ok(()),
+        }
+    }
+}

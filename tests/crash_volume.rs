@@ -1,0 +1,423 @@
+//! Crashes of the volume at every call of the store, checked against a model.
+//!
+//! The log is a sequence of changes. After a crash the state must be what some prefix of them
+//! made, and the prefix must contain every change that was acknowledged.
+//!
+//! `STOWFS_SEED=n` replays one seed; `STOWFS_SEEDS=n` sets how many are run.
+
+#[path = "support/seeds.rs"]
+mod seeds;
+
+use bytes::Bytes;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use stowfs::base::config::Config;
+use stowfs::base::{Error, Ino, SystemClock};
+use stowfs::format::{Attr, DataFrame, Extent, Row};
+use stowfs::store::Store;
+use stowfs::store::memory::{LastCall, MemoryCluster, MemoryStore};
+use stowfs::volume::{OpenOptions, Volume};
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// Creates a file or replaces its bytes from `off` on.
+    Write {
+        name: String,
+        off: u64,
+        data: Bytes,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
+    Unlink {
+        name: String,
+    },
+}
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+fn step(files: &mut Files, op: &Op) {
+    match op {
+        Op::Write { name, off, data } => {
+            let file = files.entry(name.clone()).or_default();
+            let end = *off as usize + data.len();
+            file.resize(file.len().max(end), 0);
+            file[*off as usize..end].copy_from_slice(data);
+        }
+        Op::Rename { from, to } => {
+            let file = files
+                .remove(from)
+                .expect("the workload renames what exists");
+            files.insert(to.clone(), file);
+        }
+        Op::Unlink { name } => drop(files.remove(name)),
+    }
+}
+
+/// What was done on top of a known state, and how much of it was acknowledged.
+#[derive(Default)]
+struct Model {
+    start: Files,
+    now: Files,
+    ops: Vec<(u64, Op)>,
+    acknowledged: u64,
+}
+
+impl Model {
+    fn at(start: Files) -> Model {
+        Model {
+            now: start.clone(),
+            start,
+            ..Model::default()
+        }
+    }
+
+    fn add(&mut self, pos: u64, op: Op) {
+        step(&mut self.now, &op);
+        self.ops.push((pos, op));
+    }
+
+    /// Whether `found` is the state after a prefix that holds all that was acknowledged.
+    fn explains(&self, found: &Files) -> bool {
+        let mut files = self.start.clone();
+        let mut complete = self.acknowledged == 0;
+        if complete && files == *found {
+            return true;
+        }
+        for (pos, op) in &self.ops {
+            step(&mut files, op);
+            complete |= *pos >= self.acknowledged;
+            if complete && files == *found {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn options(takeover: bool) -> OpenOptions {
+    OpenOptions {
+        config: Config {
+            segment_size: 24 << 10,
+            block_size: 4 << 10,
+            op_timeout: Duration::from_secs(30),
+            idle_seal: Duration::from_secs(3),
+            ..Config::default()
+        },
+        clock: Arc::new(SystemClock),
+        host: "sim".into(),
+        pid: 1,
+        lock_dir: None,
+        takeover,
+        read_only: false,
+        uid: 0,
+        gid: 0,
+    }
+}
+
+async fn files_of(volume: &Volume) -> Files {
+    let names: Vec<(Vec<u8>, Ino)> = volume.read(|i| {
+        i.readdir(Ino::ROOT, 0)
+            .map(|e| (e.name.to_vec(), e.ino))
+            .collect()
+    });
+    let mut files = Files::new();
+    for (name, ino) in names {
+        let (size, extents) = volume.read(|i| {
+            (
+                i.attr(ino).expect("an entry's inode").size,
+                i.extents(ino, 0, u64::MAX),
+            )
+        });
+        let mut bytes = vec![0; size as usize];
+        for e in extents {
+            let got = volume
+                .fetch(&e)
+                .await
+                .expect("committed bytes must be readable");
+            bytes[e.off as usize..e.end() as usize].copy_from_slice(&got);
+        }
+        files.insert(String::from_utf8(name).expect("a name"), bytes);
+    }
+    files
+}
+
+fn commit_rows(volume: &Volume, op: &Op, lane: Option<Vec<Extent>>) -> Result<u64, Error> {
+    let fresh = volume.new_ino()?;
+    let ((), pos) = volume.change(|index, change| {
+        let find = |name: &str| index.lookup(Ino::ROOT, name.as_bytes());
+        let entry = |name: &str, ino| Row::Entry {
+            parent: Ino::ROOT,
+            name: name.into(),
+            ino,
+        };
+        let gone = |name: &str| Row::NoEntry {
+            parent: Ino::ROOT,
+            name: name.into(),
+        };
+        match op {
+            Op::Write { name, off, data } => {
+                let ino = find(name).unwrap_or(fresh);
+                let len = data.len() as u64;
+                let extents = lane.unwrap_or_else(|| {
+                    vec![change.data(DataFrame::new(ino, *off, data.clone(), name.clone().into()))]
+                });
+                let old = index.attr(ino).map_or(0, |a| a.size);
+                let size = old.max(off + len);
+                let attr = Attr {
+                    mode: libc::S_IFREG,
+                    nlink: 1,
+                    size,
+                    ..Attr::default()
+                };
+                change.row(Row::Inode { ino, attr });
+                change.row(entry(name, ino));
+                change.row(Row::Extents {
+                    ino,
+                    off: *off,
+                    len,
+                    extents,
+                });
+            }
+            Op::Rename { from, to } => {
+                let ino = find(from).expect("the workload renames what exists");
+                if let Some(replaced) = find(to) {
+                    change.row(Row::Free { ino: replaced });
+                }
+                change.row(gone(from));
+                change.row(entry(to, ino));
+            }
+            Op::Unlink { name } => {
+                let ino = find(name).expect("the workload unlinks what exists");
+                change.row(gone(name));
+                change.row(Row::Free { ino });
+            }
+        }
+        Ok::<_, Error>(())
+    })?;
+    Ok(pos)
+}
+
+fn choose(rng: &mut StdRng, files: &Files) -> Op {
+    let any = |rng: &mut StdRng| files.keys().nth(rng.random_range(0..files.len())).cloned();
+    let name = format!("f{}", rng.random_range(0..8));
+    match rng.random_range(0..10) {
+        0 if !files.is_empty() => Op::Unlink {
+            name: any(rng).expect("a file"),
+        },
+        1 if !files.is_empty() => {
+            let from = any(rng).expect("a file");
+            if from == name {
+                Op::Unlink { name }
+            } else {
+                Op::Rename { from, to: name }
+            }
+        }
+        _ => {
+            let len = rng.random_range(1..5000);
+            let fill = rng.random::<u8>();
+            let data: Vec<u8> = (0..len).map(|k| fill.wrapping_add(k as u8)).collect();
+            Op::Write {
+                name,
+                off: rng.random_range(0..3000),
+                data: data.into(),
+            }
+        }
+    }
+}
+
+/// Runs a random workload until it ends or the volume fails.
+async fn work(volume: &Arc<Volume>, model: &parking_lot::Mutex<Model>, seed: u64) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    for _ in 0..rng.random_range(5..40) {
+        let op = choose(&mut rng, &model.lock().now);
+        let through_lane = rng.random_bool(0.2);
+        let Ok(pos) = (match &op {
+            Op::Write { off, data, name } if through_lane => {
+                lane_write(volume, *off, data.clone(), name, &op).await
+            }
+            _ => commit_rows(volume, &op, None),
+        }) else {
+            return;
+        };
+        model.lock().add(pos, op);
+        if rng.random_bool(0.4) {
+            if volume.durable(pos).await.is_err() {
+                return;
+            }
+            let mut model = model.lock();
+            model.acknowledged = model.acknowledged.max(pos);
+        }
+        if rng.random_bool(0.1) {
+            tokio::time::sleep(Duration::from_millis(rng.random_range(0..6000))).await;
+        }
+    }
+}
+
+async fn lane_write(
+    volume: &Arc<Volume>,
+    off: u64,
+    data: Bytes,
+    name: &str,
+    op: &Op,
+) -> Result<u64, Error> {
+    let frame = DataFrame::new(Ino(99), off, data, name.into());
+    let extent = volume.lane_append(frame, None).await?;
+    volume.lane_sync(&[extent]).await?;
+    commit_rows(volume, op, Some(vec![extent]))
+}
+
+async fn until_crash<T>(host: &MemoryStore, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = host.crashed() => None,
+        done = work => Some(done),
+    }
+}
+
+/// Opens, verifies, works, crashes; again and again. `crash_at` chooses the call of the first
+/// host at which it dies. Returns how many calls the first host made.
+async fn run(seed: u64, crash_at: Option<(u64, LastCall)>) -> u64 {
+    let cluster = MemoryCluster::new(seed);
+    let mut rng = StdRng::seed_from_u64(seed ^ 0x5eed);
+    let mut model = Model::default();
+    let mut first_calls = 0;
+    for life in 0..3 {
+        let host = cluster.host(&format!("h{life}"));
+        match crash_at {
+            Some((n, last)) if life == 0 => host.crash_at(n, last),
+            _ if life < 2 => {
+                let last = if rng.random() {
+                    LastCall::Done
+                } else {
+                    LastCall::Lost
+                };
+                if crash_at.is_some() || rng.random_bool(0.7) {
+                    host.crash_at(rng.random_range(1..150), last);
+                }
+            }
+            _ => {}
+        }
+        let store: Arc<dyn Store> = host.clone();
+        let opened = until_crash(&host, Volume::open(store, options(false))).await;
+        let Some(volume) = opened.map(|o| o.unwrap_or_else(|e| panic!("opening: {e}"))) else {
+            continue;
+        };
+        let Some(found) = until_crash(&host, files_of(&volume)).await else {
+            continue;
+        };
+        assert!(
+            model.explains(&found),
+            "life {life}: acknowledged files are lost or torn"
+        );
+        assert_eq!(
+            volume.read(|i| i.check()),
+            Vec::<String>::new(),
+            "life {life}"
+        );
+        let shared = parking_lot::Mutex::new(Model::at(found));
+        until_crash(&host, work(&volume, &shared, seed * 3 + life)).await;
+        model = shared.into_inner();
+        if host.is_crashed() || rng.random() {
+            host.crash();
+        } else {
+            until_crash(&host, volume.shutdown()).await;
+            let last = model.ops.last().map_or(0, |(pos, _)| *pos);
+            model.acknowledged = if host.is_crashed() {
+                model.acknowledged
+            } else {
+                last
+            };
+        }
+        if life == 0 {
+            first_calls = host.calls();
+        }
+    }
+    let host = cluster.host("last");
+    let store: Arc<dyn Store> = host.clone();
+    let volume = Volume::open(store, options(false))
+        .await
+        .expect("the last mount");
+    assert!(
+        model.explains(&files_of(&volume).await),
+        "the last mount: files are lost or torn"
+    );
+    volume.shutdown().await.expect("a clean shutdown");
+    first_calls
+}
+
+/// Two owners: the second takes over while the first goes on.
+async fn run_takeover(seed: u64) {
+    let cluster = MemoryCluster::new(seed);
+    let mut rng = StdRng::seed_from_u64(seed ^ 0x7a4e);
+    let (a, b) = (cluster.host("a"), cluster.host("b"));
+    let first = Volume::open(a.clone() as Arc<dyn Store>, options(false))
+        .await
+        .expect("mount");
+    let model = parking_lot::Mutex::new(Model::default());
+    let frozen = rng.random_bool(0.5);
+    let second = async {
+        tokio::time::sleep(Duration::from_millis(rng.random_range(0..3000))).await;
+        if frozen {
+            a.freeze();
+        }
+        let second = Volume::open(b.clone() as Arc<dyn Store>, options(true))
+            .await
+            .expect("takeover");
+        // Whatever the first acknowledges must be in what the second has read, even now.
+        let found = files_of(&second).await;
+        a.thaw();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        (second, found)
+    };
+    let ((), (second, found)) = tokio::join!(work(&first, &model, seed), second);
+    assert!(
+        model.lock().explains(&found),
+        "the second owner lost acknowledged files"
+    );
+    assert!(
+        first.is_fenced(),
+        "the first owner does not know that it was fenced"
+    );
+    let model = parking_lot::Mutex::new(Model::at(found));
+    work(&second, &model, seed + 1).await;
+    second.shutdown().await.expect("a clean shutdown");
+    drop((first, second));
+    let third = Volume::open(cluster.host("c") as Arc<dyn Store>, options(false))
+        .await
+        .expect("mount");
+    let found = files_of(&third).await;
+    assert_eq!(found, model.lock().now, "a clean shutdown keeps everything");
+}
+
+#[test]
+fn a_crash_at_any_time_loses_nothing_that_was_acknowledged() {
+    seeds::each("crash", 1500, |seed| async move {
+        run(seed, None).await;
+    });
+}
+
+#[test]
+fn a_crash_at_every_call() {
+    seeds::each("crash-at-every-call", 6, |seed| async move {
+        let calls = run(seed, None).await;
+        for n in 1..=calls {
+            for last in [LastCall::Lost, LastCall::Done] {
+                run(seed, Some((n, last))).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_takeover_keeps_what_the_first_owner_acknowledged() {
+    seeds::each(
+        "takeover",
+        500,
+        |seed| async move { run_takeover(seed).await },
+    );
+}

@@ -1,0 +1,206 @@
+//! The volume on a store in memory: commits, crashes, takeovers, broken stores.
+
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use stowfs::base::config::Config;
+use stowfs::base::{Error, ErrorKind, Ino, Result, SystemClock};
+use stowfs::format::{Attr, DataFrame, Extent, Row};
+use stowfs::store::Store;
+use stowfs::store::memory::MemoryCluster;
+use stowfs::volume::{OpenOptions, Volume};
+
+fn options() -> OpenOptions {
+    OpenOptions {
+        config: Config {
+            segment_size: 64 << 10,
+            block_size: 4 << 10,
+            ..Config::default()
+        },
+        clock: Arc::new(SystemClock),
+        host: "test".into(),
+        pid: 1,
+        lock_dir: None,
+        takeover: false,
+        read_only: false,
+        uid: 0,
+        gid: 0,
+    }
+}
+
+async fn open(store: &Arc<dyn Store>) -> Result<Arc<Volume>> {
+    Volume::open(store.clone(), options()).await
+}
+
+fn content(i: u64, len: usize) -> Bytes {
+    (0..len)
+        .map(|k| (i as usize * 131 + k * 7) as u8)
+        .collect::<Vec<_>>()
+        .into()
+}
+
+/// Creates a file with its content in one change; returns the position to wait for.
+fn put(volume: &Volume, name: &str, data: Bytes) -> Result<(Ino, u64)> {
+    let ino = volume.new_ino()?;
+    let (_, pos) = volume.change(|_, change| {
+        let size = data.len() as u64;
+        let frame = DataFrame::new(ino, 0, data, name.as_bytes().to_vec());
+        let extent = change.data(frame);
+        let attr = Attr {
+            mode: libc::S_IFREG | 0o644,
+            nlink: 1,
+            size,
+            ..Attr::default()
+        };
+        change.row(Row::Inode { ino, attr });
+        change.row(Row::Entry {
+            parent: Ino::ROOT,
+            name: name.as_bytes().to_vec(),
+            ino,
+        });
+        change.row(Row::Extents {
+            ino,
+            off: 0,
+            len: size,
+            extents: vec![extent],
+        });
+        Ok::<_, Error>(())
+    })?;
+    Ok((ino, pos))
+}
+
+async fn get(volume: &Volume, name: &str) -> Option<Vec<u8>> {
+    let extents: Vec<Extent> = volume.read(|index| {
+        let ino = index.lookup(Ino::ROOT, name.as_bytes())?;
+        Some(index.extents(ino, 0, u64::MAX))
+    })?;
+    let mut out = Vec::new();
+    for e in extents {
+        out.extend_from_slice(&volume.fetch(&e).await.expect("fetch"));
+    }
+    Some(out)
+}
+
+#[tokio::test(start_paused = true)]
+async fn acknowledged_files_survive_a_crash_and_read_at_once() {
+    let cluster = MemoryCluster::new(7);
+    let host = cluster.host("a");
+    let store: Arc<dyn Store> = host.clone();
+    let volume = open(&store).await.unwrap();
+    for i in 0..200u64 {
+        let name = format!("file-{i}");
+        let (_, pos) = put(&volume, &name, content(i, 1 + i as usize * 37)).unwrap();
+        volume.durable(pos).await.unwrap();
+        assert_eq!(
+            get(&volume, &name).await.unwrap(),
+            content(i, 1 + i as usize * 37)
+        );
+    }
+    host.crash();
+    drop(volume);
+    let store: Arc<dyn Store> = cluster.host("b");
+    let volume = open(&store).await.unwrap();
+    assert!(
+        volume.read(|i| i.segments().count()) > 3,
+        "the log was cut into segments"
+    );
+    for i in 0..200u64 {
+        let found = get(&volume, &format!("file-{i}"))
+            .await
+            .expect("an acknowledged file");
+        assert_eq!(found, content(i, 1 + i as usize * 37), "file {i}");
+    }
+    assert_eq!(volume.read(|i| i.check()), Vec::<String>::new());
+    volume.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_live_root_is_refused_and_a_takeover_fences() {
+    let cluster = MemoryCluster::new(8);
+    let a: Arc<dyn Store> = cluster.host("a");
+    let b: Arc<dyn Store> = cluster.host("b");
+    let first = open(&a).await.unwrap();
+    let (_, pos) = put(&first, "x", content(1, 100)).unwrap();
+    first.durable(pos).await.unwrap();
+    let refused = open(&b).await.err().expect("the root is owned");
+    assert!(refused.is(ErrorKind::Owned), "{refused}");
+    assert!(
+        refused.to_string().contains("host test, pid 1"),
+        "{refused}"
+    );
+
+    let taken = Volume::open(
+        b.clone(),
+        OpenOptions {
+            takeover: true,
+            ..options()
+        },
+    )
+    .await
+    .unwrap();
+    assert_eq!(get(&taken, "x").await.unwrap(), content(1, 100));
+    let late = match put(&first, "y", content(2, 100)) {
+        Ok((_, pos)) => first.durable(pos).await,
+        Err(e) => Err(e),
+    };
+    assert!(late.unwrap_err().is(ErrorKind::Fenced));
+    tokio::time::timeout(Duration::from_secs(10), first.failed())
+        .await
+        .unwrap();
+    assert!(put(&first, "z", content(2, 100)).is_err());
+    let (_, pos) = put(&taken, "z", content(3, 100)).unwrap();
+    taken.durable(pos).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_files_go_to_lanes_and_come_back() {
+    let cluster = MemoryCluster::new(9);
+    let store: Arc<dyn Store> = cluster.host("a");
+    let volume = open(&store).await.unwrap();
+    let ino = volume.new_ino().unwrap();
+    let mut extents = Vec::new();
+    for i in 0..20u64 {
+        let frame = DataFrame::new(ino, i * 30_000, content(i, 30_000), b"long".to_vec());
+        extents.push(volume.lane_append(frame, None).await.unwrap());
+    }
+    volume.lane_sync(&extents).await.unwrap();
+    let size = 600_000;
+    let (_, pos) = volume
+        .change(|_, change| {
+            let attr = Attr {
+                mode: libc::S_IFREG,
+                nlink: 1,
+                size,
+                ..Attr::default()
+            };
+            change.row(Row::Inode { ino, attr });
+            change.row(Row::Entry {
+                parent: Ino::ROOT,
+                name: b"long".to_vec(),
+                ino,
+            });
+            change.row(Row::Extents {
+                ino,
+                off: 0,
+                len: size,
+                extents: extents.clone(),
+            });
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+    volume.durable(pos).await.unwrap();
+    let whole: Vec<u8> = (0..20).flat_map(|i| content(i, 30_000)).collect();
+    assert_eq!(get(&volume, "long").await.unwrap(), whole);
+    drop(volume);
+    let store: Arc<dyn Store> = cluster.host("b");
+    let again = open(&store).await.unwrap();
+    assert_eq!(get(&again, "long").await.unwrap(), whole);
+    again.shutdown().await.unwrap();
+    let cleanly = tokio::time::Instant::now();
+    let third = open(&store).await.unwrap();
+    assert!(
+        cleanly.elapsed() < Duration::from_secs(5),
+        "a released root needs no waiting"
+    );
+    assert_eq!(get(&third, "long").await.unwrap(), whole);
+}
