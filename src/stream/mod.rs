@@ -102,7 +102,7 @@ pub struct Counters {
 /// One stream. Dropping it stops its task at once, as a crash would.
 pub struct Stream {
     shared: Arc<Shared>,
-    task: tokio::task::JoinHandle<()>,
+    task: Mutex<Option<tokio::task::JoinHandle<()>>>,
 }
 
 struct Shared {
@@ -172,7 +172,10 @@ impl Stream {
             room: Notify::new(),
         });
         let task = tokio::spawn(task::run(shared.clone()));
-        Stream { shared, task }
+        Stream {
+            shared,
+            task: Mutex::new(Some(task)),
+        }
     }
 
     pub fn id(&self) -> StreamId {
@@ -281,15 +284,21 @@ impl Stream {
         self.shared.wake.notify_one();
     }
 
-    /// Makes everything durable, seals the open segment and ends the task.
-    pub async fn shutdown(mut self, limit: Duration) -> Result<()> {
+    /// Makes everything durable, seals the open segment and ends the task. After a time-out the
+    /// task is stopped where it is.
+    pub async fn shutdown(&self, limit: Duration) -> Result<()> {
+        let Some(mut task) = self.task.lock().take() else {
+            return Ok(());
+        };
         let pos = self.next();
         self.shared.state.lock().sealing = Some(Sealing::Shutdown);
         self.shared.wake.notify_one();
-        match tokio::time::timeout(limit, &mut self.task).await {
-            Ok(_) if self.durable_pos() >= pos => Ok(()),
-            Ok(_) => Err(self.overdue("the last commit")),
-            Err(_) => Err(self.overdue("sealing the last segment")),
+        let ended = tokio::time::timeout(limit, &mut task).await.is_ok();
+        task.abort();
+        match (ended, self.durable_pos() >= pos) {
+            (true, true) => Ok(()),
+            (_, false) => Err(self.overdue("the last commit")),
+            (false, true) => Err(self.overdue("sealing the last segment")),
         }
     }
 
@@ -301,7 +310,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(task) = self.task.lock().take() {
+            task.abort();
+        }
     }
 }
 
