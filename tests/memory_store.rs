@@ -29,6 +29,7 @@ fn log(records: u8) -> Vec<u8> {
 async fn run_until_crash(host: &Arc<MemoryStore>) -> usize {
     let acked = Arc::new(parking_lot::Mutex::new(0));
     tokio::select! {
+        biased;
         _ = write_log(host.clone(), acked.clone()) => {}
         _ = host.crashed() => {}
     }
