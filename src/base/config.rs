@@ -159,7 +159,7 @@ impl Config {
             4 * MIB.max(self.small_file),
             u64::MAX,
         )?;
-        if self.block_size % 512 != 0 {
+        if !self.block_size.is_multiple_of(512) {
             return Err(invalid(
                 "option block_size: must be a multiple of 512".to_string(),
             ));

@@ -1,0 +1,89 @@
+//! The commands and their arguments.
+
+use super::options::OptionArgs;
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   success; for a mount: unmounted after everything was committed
+  1   error
+  2   wrong usage
+  69  fenced: another mount has taken the root over";
+
+/// A filesystem that packs the small files of checkpoints into large segments on HDFS.
+#[derive(Parser)]
+#[command(name = "stowfs", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    Mount(MountArgs),
+    Umount(UmountArgs),
+    Status(StatusArgs),
+    Stat(StatArgs),
+}
+
+/// Mount a root. Prints one line when ready and stays in the foreground until it is unmounted.
+///
+/// SIGINT, SIGTERM, SIGHUP and umount(8) commit everything and seal the open segments before the
+/// process ends.
+#[derive(ClapArgs)]
+#[command(after_help = EXIT_CODES)]
+pub struct MountArgs {
+    /// Where the bytes live: file:///dir, hdfs://host:port/dir or hdfs://nameservice/dir
+    #[arg(value_name = "STORE-URL")]
+    pub url: String,
+    /// An existing directory
+    pub mountpoint: PathBuf,
+    /// Options of mount(8), separated by commas: allow_other, ro, rw, suid, nosuid, dev, nodev,
+    /// exec, noexec, atime, noatime, sync, async, dirsync, uid=N, gid=N, umask=OCTAL; and each
+    /// option below, as in cache_size=1GiB. [default: rw,nosuid,nodev,exec]
+    #[arg(short = 'o', value_name = "WORDS")]
+    pub words: Vec<String>,
+    /// Read options from this TOML file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Return once the mount is ready; it goes on in the background
+    #[arg(long)]
+    pub daemon: bool,
+    /// This process is the background part of --daemon.
+    #[arg(long, hide = true)]
+    pub daemon_child: bool,
+    #[command(flatten)]
+    pub options: OptionArgs,
+}
+
+/// Unmount, and wait until everything is committed and the mount's process has ended.
+#[derive(ClapArgs)]
+pub struct UmountArgs {
+    pub mountpoint: PathBuf,
+    /// Unmount even if files are open (they stay usable until the process ends)
+    #[arg(short = 'l', long)]
+    pub lazy: bool,
+    /// Where the mount has its lock, if it was given another run-dir
+    #[arg(long, value_name = "PATH")]
+    pub run_dir: Option<PathBuf>,
+}
+
+/// Ask a running mount how it is; prints JSON.
+#[derive(ClapArgs)]
+pub struct StatusArgs {
+    pub mountpoint: PathBuf,
+    /// Where the mount has its control socket, if it was given another run-dir
+    #[arg(long, value_name = "PATH")]
+    pub run_dir: Option<PathBuf>,
+}
+
+/// Show an inode and where its bytes are: its extents in segments.
+#[derive(ClapArgs)]
+pub struct StatArgs {
+    /// A file in a mount
+    pub path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,61 @@
+//! Layer 8: the command line.
+
+mod args;
+mod client;
+mod control;
+mod daemon;
+mod logging;
+mod mount;
+mod options;
+mod rundir;
+mod shutdown;
+mod stat;
+
+pub use control::{Commands, Reply};
+
+use crate::base::{Error, ErrorKind};
+use args::{Args, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+/// How a process ends. `--help` and README.md list these.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    Ok = 0,
+    Error = 1,
+    /// Also what clap exits with.
+    Usage = 2,
+    /// Another mount has taken the root over; EX_UNAVAILABLE of sysexits.h.
+    Fenced = 69,
+}
+
+impl Exit {
+    fn of(error: &Error) -> Exit {
+        match error.kind() {
+            ErrorKind::Fenced => Exit::Fenced,
+            _ => Exit::Error,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// The whole program.
+pub fn main() -> ExitCode {
+    match Args::parse().command {
+        Command::Mount(args) => mount::run(&args),
+        Command::Umount(args) => client::umount(&args).into(),
+        Command::Status(args) => client::status(&args).into(),
+        Command::Stat(args) => stat::run(&args).into(),
+    }
+}
+
+/// Tells the user what went wrong.
+fn complain(error: &Error) -> Exit {
+    eprintln!("stowfs: {error}");
+    Exit::of(error)
+}

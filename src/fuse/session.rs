@@ -1,0 +1,94 @@
+//! The life of a mount: it begins here, and ends by us, by umount(8), or by an abort.
+
+use super::adapter::{Adapter, Timeouts};
+use super::mountpoint::Mountpoint;
+use super::options::MountOptions;
+use super::task::Runner;
+use crate::base::error::Context;
+use crate::base::{Config, Result};
+use crate::fs::Fs;
+use fuser::{Session, SessionACL};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+pub struct MountRequest<'a> {
+    /// What the mount table shows as the source.
+    pub source: &'a str,
+    pub mountpoint: Mountpoint,
+    pub options: &'a MountOptions,
+    pub config: &'a Config,
+}
+
+/// A mount that the kernel knows.
+pub struct Mounted {
+    mountpoint: Mountpoint,
+    /// Device number of our mount, to tell it from one that took its place.
+    device: Option<String>,
+    ended: oneshot::Receiver<()>,
+}
+
+/// Mounts; the kernel's requests are served from now on, by own threads and the current runtime.
+pub fn mount(fs: Arc<Fs>, request: MountRequest<'_>) -> Result<Mounted> {
+    let MountRequest {
+        source,
+        mountpoint,
+        options,
+        config,
+    } = request;
+    let runtime = tokio::runtime::Handle::current();
+    let (alive, ended) = oneshot::channel();
+    let adapter = Adapter {
+        runner: Runner::new(fs, runtime, config.op_timeout),
+        squash: options.squash,
+        timeouts: Timeouts {
+            entry: config.entry_timeout,
+            attr: config.attr_timeout,
+        },
+        _alive: alive,
+    };
+    let threads = loop_threads(config.threads);
+    let mut settings = fuser::Config::default();
+    settings.mount_options = options.to_fuser(source);
+    settings.acl = if options.allow_other {
+        SessionACL::All
+    } else {
+        SessionACL::Owner
+    };
+    settings.n_threads = Some(threads);
+    settings.clone_fd = threads > 1;
+    let doing = format!("cannot mount on {mountpoint}");
+    let session = Session::new(adapter, mountpoint.path(), &settings).context(&doing)?;
+    let background = session.spawn().context(&doing)?;
+    // Dropped, it would unmount whatever is at the mountpoint by then; `detach` looks first.
+    std::mem::forget(background);
+    let device = mountpoint.mounted_device();
+    Ok(Mounted {
+        mountpoint,
+        device,
+        ended,
+    })
+}
+
+impl Mounted {
+    /// Returns when the kernel has ended the session: unmounted and unused, or aborted.
+    pub async fn ended(&mut self) {
+        // The adapter holds the sender, and the session drops the adapter last.
+        let _dropped = (&mut self.ended).await;
+    }
+
+    /// Takes the mount out of the namespace. Files that are open stay usable until the process
+    /// exits. Nothing happens when it is gone already.
+    pub fn detach(&self) -> Result<()> {
+        if self.device.is_some() && self.mountpoint.mounted_device() == self.device {
+            self.mountpoint.detach()?;
+        }
+        Ok(())
+    }
+}
+
+fn loop_threads(configured: u16) -> usize {
+    match configured {
+        0 => std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8)),
+        n => usize::from(n),
+    }
+}

@@ -1,0 +1,189 @@
+//! How a request becomes a reply without ever blocking the thread that received it.
+//!
+//! The operation is polled once on the receiving thread: whatever needs only memory is done then,
+//! and the reply leaves from there. What has to wait goes on as a task. A panic becomes EIO, and
+//! so does an operation that takes longer than `op_timeout`.
+
+use crate::fs::{Errno, Fs};
+use futures::FutureExt;
+use std::any::Any;
+use std::cell::Cell;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+
+/// What is being done to which inode, for log lines.
+#[derive(Clone, Copy)]
+pub struct Op {
+    pub name: &'static str,
+    pub ino: u64,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of inode {}", self.name, self.ino)
+    }
+}
+
+/// A result that gives the kernel something which it hands back later (a lookup count, a handle).
+/// When the kernel was told EIO because the operation was late, it is handed back here instead.
+pub trait Granted: Send + 'static {
+    fn hand_back(self, fs: Arc<Fs>) -> impl Future<Output = ()> + Send;
+}
+
+/// Results that leave nothing behind.
+macro_rules! nothing_granted {
+    ($($t:ty),* $(,)?) => {
+        $(impl Granted for $t {
+            async fn hand_back(self, _fs: Arc<Fs>) {}
+        })*
+    };
+}
+pub(super) use nothing_granted;
+
+thread_local! {
+    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread runs an operation, whose panic is caught.
+pub fn in_handler() -> bool {
+    IN_HANDLER.get()
+}
+
+type Pinned<T> = Pin<Box<dyn Future<Output = Result<T, Errno>> + Send>>;
+
+/// Runs operations of one filesystem.
+pub struct Runner {
+    fs: Arc<Fs>,
+    handle: Handle,
+    limit: Duration,
+}
+
+impl Runner {
+    pub fn new(fs: Arc<Fs>, handle: Handle, limit: Duration) -> Runner {
+        Runner { fs, handle, limit }
+    }
+
+    pub fn fs(&self) -> &Arc<Fs> {
+        &self.fs
+    }
+
+    /// Starts `begin` and calls `reply` exactly once, here or from a task.
+    pub fn run<T, F, R>(&self, op: Op, begin: impl FnOnce(Arc<Fs>) -> F, reply: R)
+    where
+        T: Granted,
+        F: Future<Output = Result<T, Errno>> + Send + 'static,
+        R: FnOnce(Result<T, fuser::Errno>) + Send + 'static,
+    {
+        let _runtime = self.handle.enter();
+        let future: Pinned<T> = Box::pin(begin(self.fs.clone()));
+        // The waker does nothing: a future that is not ready is polled again by the task.
+        match poll_once(future) {
+            Ok(Ok(result)) => answer(op, reply, result),
+            Ok(Err(waiting)) => {
+                let (fs, limit) = (self.fs.clone(), self.limit);
+                self.handle.spawn(finish(op, waiting, reply, limit, fs));
+            }
+            Err(panic) => {
+                log_panic(op, &*panic);
+                reply(Err(fuser::Errno::EIO));
+            }
+        }
+    }
+
+    /// Runs something short that gives no reply.
+    pub fn quietly(&self, op: Op, work: impl FnOnce(&Fs)) {
+        let _runtime = self.handle.enter();
+        if let Err(panic) = guarded(|| work(&self.fs)) {
+            log_panic(op, &*panic);
+        }
+    }
+}
+
+/// The result, the future if it has to wait, or what it panicked with.
+#[allow(clippy::type_complexity)]
+fn poll_once<T>(
+    mut future: Pinned<T>,
+) -> Result<Result<Result<T, Errno>, Pinned<T>>, Box<dyn Any + Send>> {
+    guarded(move || {
+        match future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
+            Poll::Ready(result) => Ok(result),
+            Poll::Pending => Err(future),
+        }
+    })
+}
+
+fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
+    IN_HANDLER.set(true);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    IN_HANDLER.set(false);
+    result
+}
+
+/// Waits for an operation as long as the kernel may; a late one is never cut off, because what it
+/// has begun (a commit, an allocation of names) must end one way or the other.
+async fn finish<T, R>(op: Op, waiting: Pinned<T>, reply: R, limit: Duration, fs: Arc<Fs>)
+where
+    T: Granted,
+    R: FnOnce(Result<T, fuser::Errno>) + Send + 'static,
+{
+    let begun = Instant::now();
+    let mut ending = std::pin::pin!(AssertUnwindSafe(waiting).catch_unwind());
+    match tokio::time::timeout(limit, &mut ending).await {
+        Ok(Ok(result)) => answer(op, reply, result),
+        Ok(Err(panic)) => {
+            log_panic(op, &*panic);
+            reply(Err(fuser::Errno::EIO));
+        }
+        Err(_) => {
+            let limit = humantime::format_duration(limit);
+            tracing::error!(
+                "{op} has not ended within op_timeout={limit}: the caller gets EIO, the operation \
+                 goes on; earlier lines name the store call that is slow"
+            );
+            reply(Err(fuser::Errno::EIO));
+            match ending.await {
+                Ok(result) => {
+                    let how = if result.is_ok() {
+                        "succeeded"
+                    } else {
+                        "failed"
+                    };
+                    tracing::warn!("{op} {how} after {:.1} s", begun.elapsed().as_secs_f64());
+                    if let Ok(granted) = result {
+                        granted.hand_back(fs).await;
+                    }
+                }
+                Err(panic) => log_panic(op, &*panic),
+            }
+        }
+    }
+}
+
+/// Replies; a panic while doing so drops the reply object, which sends EIO.
+fn answer<T, R>(op: Op, reply: R, result: Result<T, Errno>)
+where
+    R: FnOnce(Result<T, fuser::Errno>),
+{
+    let result = result.map_err(|e| fuser::Errno::from_i32(e.0));
+    if let Err(panic) = guarded(|| reply(result)) {
+        log_panic(op, &*panic);
+    }
+}
+
+fn log_panic(op: Op, panic: &(dyn Any + Send)) {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("(no text)");
+    tracing::error!("{op} panicked: {text}; the caller gets EIO. This is a bug in stowfs");
+}
