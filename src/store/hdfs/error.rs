@@ -156,6 +156,10 @@ fn text(error: &HdfsError) -> String {
                 message.lines().next().unwrap_or("").trim()
             )
         }
+        // It goes on with all that is known of each DataNode.
+        HdfsError::DataTransferError(message) if message.starts_with("All DataNodes failed") => {
+            "no DataNode that holds the block answers".into()
+        }
         e => e.to_string(),
     }
 }

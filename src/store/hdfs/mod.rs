@@ -39,8 +39,7 @@ const USAGE_IS_FRESH: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub struct HdfsOptions {
-    /// Bounds every call, with all its retries. Two calls are longer by nature: `recover` has its
-    /// own limit, and `list` takes as long as the NameNode goes on answering.
+    /// Bounds every call of the store, with all its retries; of `recover` and of writers, see below.
     pub op_timeout: Duration,
     /// Bounds one question to the NameNode, which is then asked again over a new connection (and
     /// another NameNode of the nameservice first).
@@ -236,9 +235,11 @@ impl Store for HdfsStore {
             }
         };
         let (doing, deadline) = (format!("listing {dir}"), self.namenode.deadline());
+        // Whole listings take longer than single questions.
+        let whole = self.namenode.options.op_timeout;
         let answer = self
             .namenode
-            .call_within(Duration::MAX, &doing, Repeat::Freely, deadline, list)
+            .call_within(whole, &doing, Repeat::Freely, deadline, list)
             .await;
         let mut infos = Vec::new();
         for status in answer.result? {
@@ -301,11 +302,13 @@ impl Store for HdfsStore {
         let sum =
             |client: hdfs_native::Client| async move { client.get_content_summary(root).await };
         let (doing, deadline) = (format!("summing up {root}"), self.namenode.deadline());
-        let sum = self
+        // Asked with patience and once: it is a heavy question.
+        let (whole, once) = (self.namenode.options.op_timeout, Repeat::OnlyIfNotDone);
+        let answer = self
             .namenode
-            .call(&doing, Repeat::Freely, deadline, sum)
-            .await
-            .result?;
+            .call_within(whole, &doing, once, deadline, sum)
+            .await;
+        let sum = answer.result?;
         // Quotas count every replica; "none" is -1.
         let replicas = u64::from(self.namenode.options.replication.unwrap_or(3).max(1));
         let quota = Some(sum.space_quota).filter(|q| *q <= i64::MAX as u64);

@@ -12,6 +12,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// takes there (a few heartbeats of 3 s).
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
+const IN_PROGRESS: &str = ".RecoveryInProgressException";
+
 pub(super) async fn recover(namenode: &Namenode, at: &str) -> Result<()> {
     let limit = namenode.options.recover_timeout;
     let deadline = Instant::now() + limit;
@@ -22,6 +24,7 @@ pub(super) async fn recover(namenode: &Namenode, at: &str) -> Result<()> {
             match client.recover_lease(at).await {
                 // Its last block is complete but not reported yet.
                 Err(HdfsError::AlreadyExists(_)) => Ok(false),
+                Err(HdfsError::RPCError(class, _)) if class.ends_with(IN_PROGRESS) => Ok(false),
                 result => result,
             }
         };
