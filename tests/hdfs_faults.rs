@@ -98,35 +98,50 @@ async fn file_on(hdfs: &Hdfs, store: &dyn Store, name: &str) -> (Box<dyn Writer>
     (writer, hdfs.a_datanode_that_is_written_to())
 }
 
-/// hdfs-native waits for ever in the second sync after a DataNode of the pipeline died.
+/// hdfs-native replaces a DataNode that is found dead by the next sync, and waits for ever when it
+/// dies during one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sync_ends_when_a_datanode_of_its_pipeline_is_killed() {
     let (hdfs, _turn) = plain().take().await;
     let store = store(hdfs, "killed").await;
-    let (mut writer, victim) = file_on(hdfs, &*store, "f").await;
-    hdfs.kill_datanode(victim);
+    for during_the_sync in [false, true] {
+        let name = format!("f-{during_the_sync}");
+        let (mut writer, victim) = file_on(hdfs, &*store, &name).await;
+        hdfs.freeze_datanode(victim);
+        if !during_the_sync {
+            hdfs.kill_datanode(victim);
+        }
+        let start = Instant::now();
+        let kill = async {
+            tokio::time::sleep(SYNC / 4).await;
+            hdfs.kill_datanode(victim);
+        };
+        let (result, ()) = tokio::join!(write(&mut *writer, " and more"), kill);
+        assert!(start.elapsed() < SYNC * 2, "{:?}", start.elapsed());
+        let acknowledged = match result {
+            Ok(()) => "kept and more",
+            Err(_) => {
+                let broken = writer.sync().await.unwrap_err();
+                assert!(broken.to_string().contains("broken"), "{broken}");
+                assert!(writer.close().await.is_err());
+                "kept"
+            }
+        };
+        drop(writer);
+        store.recover(&name).await.unwrap();
+        let content = read(&*store, &name).await;
+        assert!(content.starts_with(acknowledged.as_bytes()), "{content:?}");
 
-    let start = Instant::now();
-    let result = write(&mut *writer, " and lost").await;
-    assert!(start.elapsed() < SYNC * 2, "{:?}", start.elapsed());
-    if result.is_err() {
-        let broken = writer.sync().await.unwrap_err();
-        assert!(broken.to_string().contains("broken"), "{broken}");
-        assert!(writer.close().await.is_err());
+        // A new pipeline may be given the dead DataNode until the NameNode notices.
+        eventually("writing goes on", async || {
+            let name = uuid::Uuid::new_v4().to_string();
+            let mut writer = store.create(&name).await?;
+            write(&mut *writer, "new").await?;
+            writer.close().await
+        })
+        .await;
+        hdfs.restart_datanode(victim);
     }
-    drop(writer);
-    store.recover("f").await.unwrap();
-    assert!(read(&*store, "f").await.starts_with(b"kept"));
-
-    // A new pipeline may be given the dead DataNode until the NameNode notices.
-    eventually("writing goes on", async || {
-        let name = uuid::Uuid::new_v4().to_string();
-        let mut writer = store.create(&name).await?;
-        write(&mut *writer, "new").await?;
-        writer.close().await
-    })
-    .await;
-    hdfs.restart_datanode(victim);
 }
 
 #[tokio::test(flavor = "multi_thread")]

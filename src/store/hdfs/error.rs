@@ -131,6 +131,8 @@ fn io_exception_kind(message: &str) -> ErrorKind {
         } else {
             ErrorKind::NoSpace
         }
+    } else if message.contains("erasure coding policy") {
+        ErrorKind::Unsupported
     } else if message.contains("block size is less than") {
         ErrorKind::Invalid
     } else if message.contains("must both be directories") {

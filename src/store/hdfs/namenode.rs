@@ -121,15 +121,14 @@ impl Namenode {
                 Outcome::Unknown => repeat == Repeat::Freely,
                 Outcome::Refused => false,
             };
-            if !again || Instant::now() + pause >= deadline {
-                return Answer {
-                    result: Err(error).context(doing),
-                    echo,
-                };
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !again || left < 2 * FIRST_PAUSE {
+                let result = Err(error).context(doing).context(&self.url);
+                return Answer { result, echo };
             }
             echo |= outcome(&error) == Outcome::Unknown;
             tracing::warn!("{doing}: {}; asking again", Error::from(error));
-            sleep(pause).await;
+            sleep(pause.min(left / 2)).await;
             pause = (2 * pause).min(LONGEST_PAUSE);
         }
     }
@@ -187,6 +186,7 @@ fn build(
     generation: usize,
 ) -> Result<Client> {
     const REPLACE: &str = "dfs.client.block.write.replace-datanode-on-failure";
+    let namenodes = nameservice.map_or(0, |ns| ns.namenodes.len());
     let mut config = vec![
         // A pipeline that cannot be kept whole is an error, never silently a shorter one.
         (format!("{REPLACE}.enable"), "true".to_string()),
@@ -196,9 +196,13 @@ fn build(
             "dfs.client.socket-timeout".into(),
             options.socket_timeout.as_millis().to_string(),
         ),
-        // How long to try is decided here, not by hdfs-native.
+        // hdfs-native tries each NameNode; how often and how long is decided here.
+        (
+            "dfs.client.failover.max.attempts".into(),
+            namenodes.to_string(),
+        ),
         ("dfs.client.failover.sleep.base.millis".into(), "50".into()),
-        ("dfs.client.failover.sleep.max.millis".into(), "1000".into()),
+        ("dfs.client.failover.sleep.max.millis".into(), "200".into()),
     ];
     if let Some(ns) = nameservice
         && !ns.namenodes.is_empty()

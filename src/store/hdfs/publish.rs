@@ -86,19 +86,22 @@ impl HdfsStore {
     }
 
     async fn write_staged(&self, staged: &str, content: Bytes) -> Result<()> {
-        let mut writer = self.create_at(staged).await?;
-        writer.append(content).await?;
-        match writer.sync().await {
-            Err(e) if e.is(ErrorKind::Unsupported) => {
+        let written = async {
+            let mut writer = self.create_at(staged).await?;
+            writer.append(content).await?;
+            writer.sync().await?;
+            writer.close().await
+        };
+        written.await.map_err(|e| match e.kind() {
+            ErrorKind::Unsupported if e.to_string().contains("erasure") => {
                 let text = format!(
                     "{} is erasure-coded, and such files cannot be synced; give it replication: \
-                     hdfs ec -setPolicy -replicate -path {}",
+                     hdfs ec -setPolicy -replicate -path {} ({e})",
                     self.url, self.root
                 );
-                return Err(Error::new(ErrorKind::Unsupported, text));
+                Error::new(ErrorKind::Unsupported, text)
             }
-            synced => synced?,
-        }
-        writer.close().await
+            _ => e,
+        })
     }
 }
