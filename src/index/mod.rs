@@ -99,7 +99,7 @@ impl Index {
             names.push(name);
             at = parent;
             if names.len() > MAX_DEPTH {
-                return None; // only damaged rows make a cycle
+                return None; // or a cycle, which only damaged rows make
             }
         }
         names.reverse();
@@ -213,8 +213,8 @@ impl Index {
     }
 }
 
-/// PATH_MAX allows 2,048 levels in one path; relative calls can go deeper.
-const MAX_DEPTH: usize = 1 << 20;
+/// PATH_MAX allows 2,048 levels in one path; relative calls can go deeper. What is below has no path.
+const MAX_DEPTH: usize = 10_000;
 
 #[cfg(test)]
 mod tests;
