@@ -118,24 +118,14 @@ impl Index {
             (0, Some(_)) => Some("past the end of its foreign file"),
             (0, None) => Some("in a foreign file that is not known"),
             _ => match self.segment_at(e.stream, e.pos).map(|u| &u.row) {
-                // The log's open segment gets its row when it is sealed.
-                None if e.stream == StreamId::LOG => None,
+                // What was queued last for the log is in no segment yet.
+                None if e.stream == StreamId::LOG && !self.usage.is_settled(e.stream, e.pos) => {
+                    None
+                }
                 None => Some("in no segment"),
                 Some(s) if s.state >= SegmentState::Condemned => Some("in a condemned segment"),
-                Some(s)
-                    if s.state == SegmentState::Sealed
-                        && e.pos < s.end
-                        && e.pos + e.frame as u64 > s.end =>
-                {
-                    Some("across the end of its segment")
-                }
-                Some(s)
-                    if s.state == SegmentState::Sealed
-                        && e.pos >= s.end
-                        && e.stream != StreamId::LOG =>
-                {
-                    Some("past the end of its segment")
-                }
+                Some(s) if s.state == SegmentState::Open => None,
+                Some(s) if e.pos + e.frame as u64 > s.end => Some("across the end of its segment"),
                 Some(_) => None,
             },
         };

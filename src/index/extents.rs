@@ -4,14 +4,16 @@ use crate::format::Extent;
 use std::collections::BTreeMap;
 
 /// Most files have one extent, and there are millions of them.
-pub(super) enum Extents {
+#[derive(Default)]
+pub enum Extents {
+    #[default]
     None,
     One(Extent),
     Many(Box<Many>),
 }
 
 /// At least two extents.
-pub(super) struct Many {
+pub struct Many {
     map: BTreeMap<u64, Extent>,
     /// Sum of their lengths.
     bytes: u64,
@@ -34,6 +36,19 @@ impl Extents {
                     .filter(|e| overlaps(e))
                     .map(|e| e.clip(from, to))
                     .collect()
+            }
+        }
+    }
+
+    /// The first extent that ends after an offset.
+    pub fn next(&self, from: u64) -> Option<Extent> {
+        match self {
+            Extents::None => None,
+            Extents::One(e) => Some(*e).filter(|e| e.end() > from),
+            Extents::Many(m) => {
+                let before = m.map.range(..=from).next_back().map(|(_, e)| *e);
+                let after = || m.map.range(from..).next().map(|(_, e)| *e);
+                before.filter(|e| e.end() > from).or_else(after)
             }
         }
     }

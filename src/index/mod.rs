@@ -13,6 +13,7 @@ mod rows;
 mod usage;
 
 pub use dir::{DirEntry, FIRST_COOKIE};
+pub use extents::Extents;
 pub use usage::{Live, SegmentUse};
 
 use crate::base::{Epoch, Ino, Pos, SegmentName, SessionId, StreamId, Timestamp};
@@ -120,6 +121,11 @@ impl Index {
             .map_or(0, |x| x.count())
     }
 
+    /// The first extent that ends after an offset.
+    pub fn next_extent(&self, ino: Ino, from: u64) -> Option<Extent> {
+        self.inode(ino)?.extents()?.next(from)
+    }
+
     /// Bytes of a file that are not holes.
     pub fn allocated(&self, ino: Ino) -> u64 {
         self.inode(ino)
@@ -194,7 +200,8 @@ impl Index {
         self.usage.segment(name)
     }
 
-    /// The segment that holds a position of a stream: the last one that begins at or before it.
+    /// The segment that holds a position of a stream: the last one that begins at or before it and
+    /// that, if it is sealed, ends after it.
     pub fn segment_at(&self, stream: StreamId, pos: Pos) -> Option<&SegmentUse> {
         self.usage.at(stream, pos)
     }
@@ -207,7 +214,7 @@ impl Index {
         self.foreign.values()
     }
 
-    /// What files still use of a stream before its first segment; of a foreign file: all of it.
+    /// What files use of a stream where no segment is; of a foreign file: all of it.
     pub fn live_outside(&self, stream: StreamId) -> Live {
         self.usage.outside(stream)
     }

@@ -76,6 +76,7 @@ impl Naive {
         self.segments
             .values()
             .filter(|s| s.stream == stream && s.base <= pos)
+            .filter(|s| s.state == SegmentState::Open || pos < s.end)
             .max_by_key(|s| (s.base, s.name))
             .map(|s| s.name)
     }

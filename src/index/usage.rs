@@ -1,14 +1,15 @@
 //! How much of each segment files still use.
 //!
 //! An extent names a stream and a position, not a segment, because bytes at a position stay the
-//! same while a failed sync moves them to another segment. It belongs to the last segment that
-//! begins at or before it. A segment's row may come after extents in it, so what lies where the
-//! next segment may still begin (the *young* part of a stream) is kept by position.
+//! same while a failed sync moves them to another segment. A position belongs to the last segment
+//! that begins at or before it and, if sealed, ends after it. Segments appear, and their ends move,
+//! after there are extents in them, so what lies where that still happens (the *young* part of a
+//! stream) is kept by position.
 
 use crate::base::{Pos, SegmentName, StreamId};
 use crate::format::{Extent, SegmentRow, SegmentState};
 use rustc_hash::FxHashMap;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What files use of something. Bytes that two files share (a clone) count twice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,21 +39,51 @@ pub struct SegmentUse {
 
 #[derive(Default)]
 struct Stream {
-    /// The segments by where they begin. Of two that begin at the same place (nothing of the first
-    /// became durable) the later name has the bytes.
-    bases: BTreeSet<(Pos, SegmentName)>,
-    /// Use of positions before the first segment.
+    /// The segments that have a position, by where they begin, with where they end. Of two that
+    /// begin at the same place the later name comes last.
+    ranges: BTreeMap<(Pos, SegmentName), Pos>,
+    /// Use of positions that no segment has.
     outside: Live,
     /// Use by position, of the positions from `settled` on.
     young: BTreeMap<Pos, Live>,
-    /// Below this no further segment is expected to begin.
+    /// Below this no segment is expected to begin, or to move its end.
     settled: Pos,
 }
 
 impl Stream {
     fn at(&self, pos: Pos) -> Option<SegmentName> {
-        let upto = (pos, LAST_NAME);
-        self.bases.range(..=upto).next_back().map(|(_, name)| *name)
+        self.ranges
+            .range(..=(pos, LAST_NAME))
+            .rev()
+            .find(|(_, end)| pos < **end)
+            .map(|((_, name), _)| *name)
+    }
+
+    fn set(&mut self, row: &SegmentRow) {
+        let key = (row.base, row.name);
+        match range_end(row) {
+            end if end > row.base => drop(self.ranges.insert(key, end)),
+            _ => drop(self.ranges.remove(&key)),
+        }
+    }
+
+    /// Forgets positions that will stay where they are.
+    fn settle(&mut self) {
+        let line = self.ranges.last_key_value().map(|((base, _), end)| {
+            let open = *end == Pos::MAX;
+            if open { *base } else { *end }
+        });
+        if let Some(line) = line.filter(|line| *line > self.settled) {
+            self.settled = line;
+            self.young = self.young.split_off(&line);
+        }
+    }
+}
+
+fn range_end(row: &SegmentRow) -> Pos {
+    match row.state {
+        SegmentState::Open => Pos::MAX,
+        _ => row.end,
     }
 }
 
@@ -67,8 +98,7 @@ pub(super) struct UsageTable {
     streams: FxHashMap<StreamId, Stream>,
 }
 
-/// The caller must count a stream anew from all extents: a segment appeared or went where use
-/// was settled. Only a log out of order does that.
+/// The caller must count a stream anew from all extents: something moved where use was settled.
 #[must_use]
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Recount {
@@ -123,46 +153,42 @@ impl UsageTable {
         if row.state == SegmentState::Deleted {
             return self.remove(&row.name);
         }
-        let Some(known) = self.segments.get_mut(&row.name) else {
-            return self.insert(row);
+        let old = self.segments.get(&row.name).map(|u| &u.row);
+        let stays = old.is_none_or(|o| (o.stream, o.base) == (row.stream, row.base));
+        if !stays {
+            // A name never changes its place; if rows say so, believe the later one.
+            let recount = self.remove(&row.name);
+            let again = self.apply(row);
+            return if recount == Recount::No {
+                again
+            } else {
+                recount
+            };
+        }
+        // From here on, positions may belong to another segment than before.
+        let from = match old {
+            Some(o) if range_end(o) == range_end(row) => Pos::MAX,
+            Some(o) => range_end(o).min(range_end(row)),
+            None => row.base,
         };
-        if (known.row.stream, known.row.base) == (row.stream, row.base) {
-            known.row = row.clone();
-            self.settle(row.stream);
-            return Recount::No;
-        }
-        // A name never changes its place; if rows say so, believe the later one.
-        let old = self.remove(&row.name);
-        let new = self.insert(row);
-        if old == Recount::No { new } else { old }
-    }
-
-    fn insert(&mut self, row: &SegmentRow) -> Recount {
         let s = self.streams.entry(row.stream).or_default();
-        let before = s.at(row.base);
-        s.bases.insert((row.base, row.name));
-        let mut moved = Live::default();
-        // Equal bases: the segment with the later name has the bytes already or gets them now.
-        if s.at(row.base) == Some(row.name) {
-            let next = s.bases.range((row.base, row.name)..).nth(1).map(|b| b.0);
-            let upto = next.unwrap_or(Pos::MAX);
-            let young = s.young.range(row.base..).take_while(|(p, _)| **p < upto);
-            young.for_each(|(_, live)| moved.add(*live));
+        let late = from < s.settled;
+        let moving: Vec<(Pos, Live)> = s.young.range(from..).map(|(p, l)| (*p, *l)).collect();
+        for (pos, live) in &moving {
+            tally(&mut self.segments, s, *pos).sub(*live);
         }
-        match before.and_then(|name| self.segments.get_mut(&name)) {
-            Some(from) => from.live.sub(moved),
-            None => s.outside.sub(moved),
-        }
-        let late = row.base < s.settled;
-        let row = row.clone();
+        s.set(row);
+        let live = self.segments.get(&row.name).map(|u| u.live);
+        let (row, live) = (row.clone(), live.unwrap_or_default());
         let stream = row.stream;
-        self.segments
-            .insert(row.name, SegmentUse { row, live: moved });
-        self.settle(stream);
-        if late {
-            Recount::Stream(stream)
-        } else {
-            Recount::No
+        self.segments.insert(row.name, SegmentUse { row, live });
+        for (pos, live) in &moving {
+            tally(&mut self.segments, s, *pos).add(*live);
+        }
+        s.settle();
+        match late {
+            true => Recount::Stream(stream),
+            false => Recount::No,
         }
     }
 
@@ -172,8 +198,8 @@ impl UsageTable {
         };
         let stream = gone.row.stream;
         if let Some(s) = self.streams.get_mut(&stream) {
-            s.bases.remove(&(gone.row.base, *name));
-            if s.bases.is_empty() && s.young.is_empty() && s.outside == Live::default() {
+            s.ranges.remove(&(gone.row.base, *name));
+            if s.ranges.is_empty() && s.young.is_empty() && s.outside == Live::default() {
                 self.streams.remove(&stream);
             }
         }
@@ -183,22 +209,9 @@ impl UsageTable {
         }
     }
 
-    /// Forgets positions where no segment can begin any more: below the start of the last one, or
-    /// below its end once it is sealed.
-    fn settle(&mut self, stream: StreamId) {
-        let Some(s) = self.streams.get_mut(&stream) else {
-            return;
-        };
-        let Some((base, name)) = s.bases.last() else {
-            return;
-        };
-        let last = self.segments.get(name).map(|u| &u.row);
-        let sealed = last.filter(|r| r.state != SegmentState::Open);
-        let line = sealed.map_or(*base, |r| r.end.max(*base));
-        if line > s.settled {
-            s.settled = line;
-            s.young = s.young.split_off(&line);
-        }
+    /// Whether a segment must have this position.
+    pub fn is_settled(&self, stream: StreamId, pos: Pos) -> bool {
+        self.streams.get(&stream).is_some_and(|s| pos < s.settled)
     }
 
     /// Starts counting a stream anew.
@@ -206,11 +219,10 @@ impl UsageTable {
         if let Some(s) = self.streams.get_mut(&stream) {
             s.outside = Live::default();
             s.young.clear();
-            for (_, name) in &s.bases {
-                if let Some(u) = self.segments.get_mut(name) {
-                    u.live = Live::default();
-                }
-            }
+        }
+        let of_stream = self.segments.values_mut();
+        for u in of_stream.filter(|u| u.row.stream == stream) {
+            u.live = Live::default();
         }
     }
 }
