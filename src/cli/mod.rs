@@ -6,6 +6,7 @@ mod control;
 mod daemon;
 mod logging;
 mod mount;
+mod notify;
 mod options;
 mod rundir;
 mod shutdown;

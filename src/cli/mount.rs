@@ -4,7 +4,7 @@ use super::args::MountArgs;
 use super::control::{Commands, Server};
 use super::rundir::{self, Holder, MountFiles, MountLock};
 use super::shutdown;
-use super::{Exit, complain, daemon, logging, options};
+use super::{Exit, complain, daemon, logging, notify, options};
 use crate::base::error::Context;
 use crate::base::{Config, Result, SystemClock};
 use crate::fs::{Fs, FsOptions};
@@ -186,6 +186,7 @@ impl Plan {
             self.url, self.mountpoint
         );
         println!("{line}");
+        notify::ready();
         if let Some(log) = &self.log_file {
             tracing::info!("{line}");
             if self.daemon {

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Installs what is missing and runs every check and test: format, clippy, all suites. Each suite has
+# a time budget. Arguments name suites, to run only those: ./test.sh lib mount layering
+set -uo pipefail
+cd "$(dirname "$0")" || exit 1
+. scripts/need.sh
+
+need cc=build-essential fusermount3=fuse3 git=git javac=default-jdk-headless mvn=maven fio=fio \
+    strace=strace sqlite3=sqlite3 setfattr=attr setfacl=acl flock=util-linux
+need_rust
+need_fuse
+cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt || exit 1
+cargo clippy --version >/dev/null 2>&1 || rustup component add clippy || exit 1
+
+# Seconds that a suite may take; the whole of a cold run must fit in an hour.
+budget() {
+    case $1 in
+    lib) echo 300 ;;
+    hdfs_*) echo 600 ;;
+    crash_* | sim_*) echo 400 ;;
+    *) echo 300 ;;
+    esac
+}
+
+report=()
+failed=0
+# run NAME SECONDS COMMAND…
+run() {
+    local name=$1 limit=$2 start=$SECONDS status=0
+    shift 2
+    say "$name"
+    timeout --kill-after=30 "$limit" "$@" || status=$?
+    local took=$((SECONDS - start)) how=ok
+    [ $status -eq 0 ] || { how=FAILED; failed=1; }
+    [ $status -ne 124 ] && [ $status -ne 137 ] || how="OUT OF TIME ($limit s)"
+    report+=("$(printf '%-24s %5d s  %s' "$name" "$took" "$how")")
+}
+
+suites=("$@")
+if [ ${#suites[@]} -eq 0 ]; then
+    run "rustfmt" 60 cargo fmt --check
+    run "clippy" 1200 cargo clippy --all-targets -- -D warnings
+    suites=(lib)
+    for file in tests/*.rs; do
+        suites+=("$(basename "$file" .rs)")
+    done
+fi
+
+run "build" 1800 cargo test --no-run
+# Fetched before the suites begin, so that a slow network does not eat their time.
+[ ! -f tests/support/fetch-hadoop.sh ] ||
+    run "Hadoop from Maven" 600 tests/support/fetch-hadoop.sh "${STOWFS_TEST_CACHE:-target/test-cache}/hadoop"
+for suite in "${suites[@]}"; do
+    case $suite in
+    lib) run "$suite" "$(budget lib)" cargo test --lib ;;
+    *) run "$suite" "$(budget "$suite")" cargo test --test "$suite" ;;
+    esac
+done
+
+say "Summary"
+printf '%s\n' "${report[@]}"
+exit $failed
