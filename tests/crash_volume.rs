@@ -18,7 +18,9 @@ use stowfs::base::config::Config;
 use stowfs::base::{Error, Ino, SystemClock};
 use stowfs::format::{Attr, DataFrame, Extent, Row};
 use stowfs::store::Store;
+use stowfs::store::faulty::{Faults, Rates};
 use stowfs::store::memory::{LastCall, MemoryCluster, MemoryStore};
+use stowfs::store::timeout::{Limits, with_time_out};
 use stowfs::volume::{OpenOptions, Volume};
 
 #[derive(Clone, Debug)]
@@ -84,18 +86,13 @@ impl Model {
     /// Whether `found` is the state after a prefix that holds all that was acknowledged.
     fn explains(&self, found: &Files) -> bool {
         let mut files = self.start.clone();
-        let mut complete = self.acknowledged == 0;
-        if complete && files == *found {
-            return true;
-        }
         for (pos, op) in &self.ops {
-            step(&mut files, op);
-            complete |= *pos >= self.acknowledged;
-            if complete && files == *found {
+            if *pos > self.acknowledged && files == *found {
                 return true;
             }
+            step(&mut files, op);
         }
-        false
+        files == *found
     }
 }
 
@@ -231,7 +228,7 @@ fn choose(rng: &mut StdRng, files: &Files) -> Op {
 }
 
 /// Runs a random workload until it ends or the volume fails.
-async fn work(volume: &Arc<Volume>, model: &parking_lot::Mutex<Model>, seed: u64) {
+async fn work(volume: &Arc<Volume>, model: &parking_lot::Mutex<Model>, seed: u64, go_on: bool) {
     let mut rng = StdRng::seed_from_u64(seed);
     for _ in 0..rng.random_range(5..40) {
         let op = choose(&mut rng, &model.lock().now);
@@ -242,12 +239,17 @@ async fn work(volume: &Arc<Volume>, model: &parking_lot::Mutex<Model>, seed: u64
             }
             _ => commit_rows(volume, &op, None),
         }) else {
+            if go_on {
+                continue;
+            }
             return;
         };
         model.lock().add(pos, op);
         if rng.random_bool(0.4) {
-            if volume.durable(pos).await.is_err() {
-                return;
+            match volume.durable(pos).await {
+                Err(_) if go_on => continue,
+                Err(_) => return,
+                Ok(()) => {}
             }
             let mut model = model.lock();
             model.acknowledged = model.acknowledged.max(pos);
@@ -320,7 +322,7 @@ async fn run(seed: u64, crash_at: Option<(u64, LastCall)>) -> u64 {
             "life {life}"
         );
         let shared = parking_lot::Mutex::new(Model::at(found));
-        until_crash(&host, work(&volume, &shared, seed * 3 + life)).await;
+        until_crash(&host, work(&volume, &shared, seed * 3 + life, false)).await;
         model = shared.into_inner();
         if host.is_crashed() || rng.random() {
             host.crash();
@@ -350,6 +352,65 @@ async fn run(seed: u64, crash_at: Option<(u64, LastCall)>) -> u64 {
     first_calls
 }
 
+/// A store that fails at random, also after it did what was asked, and hangs. While it does, what
+/// is not acknowledged may be unknown; as soon as it stops, everything goes on by itself.
+async fn run_faulty(seed: u64) {
+    let cluster = MemoryCluster::new(seed);
+    let mut rng = StdRng::seed_from_u64(seed ^ 0xfa17);
+    let host = cluster.host("a");
+    let faults = Faults::new(seed);
+    let limits = Limits {
+        call: Duration::from_secs(4),
+        recover: Duration::from_secs(10),
+        slow: Duration::from_secs(60),
+    };
+    let store = with_time_out(faults.wrap(host.clone()), limits);
+    let volume = Volume::open(store, options(false)).await.expect("mount");
+    let model = parking_lot::Mutex::new(Model::default());
+    let often = rng.random_range(4..40);
+    faults.set_rates(Rates {
+        refuse: if rng.random() { often } else { 0 },
+        fail_after: if rng.random() { often } else { 0 },
+        delay: if rng.random() { often } else { 0 },
+        longest_delay: Duration::from_secs(6),
+        hang: if rng.random() { often } else { 0 },
+    });
+    work(&volume, &model, seed, true).await;
+    if rng.random() {
+        faults.clear();
+        work(&volume, &model, seed + 1, true).await;
+        let pos = volume.last_pos();
+        volume
+            .durable(pos)
+            .await
+            .expect("service resumes by itself");
+        model.lock().acknowledged = pos;
+    }
+    assert!(!volume.is_fenced(), "nobody else owns the root");
+    // Reads go through the faults as well, but those of bytes in memory do not.
+    faults.clear();
+    assert_eq!(
+        files_of(&volume).await,
+        model.lock().now,
+        "what was written reads back"
+    );
+    if rng.random() {
+        host.crash();
+    } else if volume.shutdown().await.is_ok() {
+        model.lock().acknowledged = volume.last_pos();
+    }
+    drop(volume);
+    let store: Arc<dyn Store> = cluster.host("b");
+    let volume = Volume::open(store, options(true))
+        .await
+        .expect("the next mount");
+    assert!(
+        model.lock().explains(&files_of(&volume).await),
+        "files are lost or torn"
+    );
+    assert_eq!(volume.read(|i| i.check()), Vec::<String>::new());
+}
+
 /// Two owners: the second takes over while the first goes on.
 async fn run_takeover(seed: u64) {
     let cluster = MemoryCluster::new(seed);
@@ -374,7 +435,7 @@ async fn run_takeover(seed: u64) {
         tokio::time::sleep(Duration::from_secs(60)).await;
         (second, found)
     };
-    let ((), (second, found)) = tokio::join!(work(&first, &model, seed), second);
+    let ((), (second, found)) = tokio::join!(work(&first, &model, seed, false), second);
     assert!(
         model.lock().explains(&found),
         "the second owner lost acknowledged files"
@@ -384,7 +445,7 @@ async fn run_takeover(seed: u64) {
         "the first owner does not know that it was fenced"
     );
     let model = parking_lot::Mutex::new(Model::at(found));
-    work(&second, &model, seed + 1).await;
+    work(&second, &model, seed + 1, false).await;
     second.shutdown().await.expect("a clean shutdown");
     drop((first, second));
     let third = Volume::open(cluster.host("c") as Arc<dyn Store>, options(false))
@@ -411,6 +472,11 @@ fn a_crash_at_every_call() {
             }
         }
     });
+}
+
+#[test]
+fn a_store_that_fails_at_random_loses_nothing_and_service_resumes() {
+    seeds::each("faults", 600, |seed| async move { run_faulty(seed).await });
 }
 
 #[test]

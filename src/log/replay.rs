@@ -166,6 +166,7 @@ impl Chain {
             self.push_row(file, segment, end);
             self.at = end;
         } else {
+            // Earlier segments have all of it: readers shall not look for anything here.
             self.push_row(file, segment, base);
         }
         if scan.end < limit {
@@ -205,17 +206,16 @@ impl Chain {
         }
     }
 
-    /// Positions `[base, end)` count in this segment; earlier segments lose what it has too.
+    /// Positions from its base to `end` count in this segment; earlier segments lose what it has
+    /// too.
     fn push_row(&mut self, file: &LogFile, segment: &SegmentFile, end: Pos) {
         let base = segment.header.base;
-        if end > base {
-            for row in self
-                .segments
-                .iter_mut()
-                .filter(|r| r.end > base && r.base < base)
-            {
-                row.end = base;
-            }
+        for row in self
+            .segments
+            .iter_mut()
+            .filter(|r| r.end > base && r.base < base)
+        {
+            row.end = base;
         }
         self.segments.push(SegmentRow {
             name: SegmentName::Log {

@@ -162,6 +162,10 @@ impl Task {
             .lock()
             .queue
             .batch(segment.appended, BATCH);
+        if batch.first().is_none_or(|f| f.pos != segment.appended) {
+            // A straggler acknowledged more meanwhile: the next step finds it overtaken.
+            return Ok(());
+        }
         match timeout(self.shared.options.sync_timeout, segment.append(&batch)).await {
             Ok(result) => result.map_err(|e| e.context(format_args!("writing {}", segment.path))),
             Err(_) => Err(overdue(

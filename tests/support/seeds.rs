@@ -16,6 +16,13 @@ pub fn each<F: Future<Output = ()>>(what: &str, default: u64, mut run: impl FnMu
         Some(seed) => seed..seed + 1,
         None => 0..number("STOWFS_SEEDS").unwrap_or(default),
     };
+    // With STOWFS_LOG=debug a replayed seed tells what it does.
+    if let Ok(filter) = std::env::var("STOWFS_LOG") {
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .without_time()
+            .try_init();
+    }
     for seed in seeds {
         let once = AssertUnwindSafe(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
