@@ -303,7 +303,8 @@ impl Task {
             return;
         };
         let (shared, flag) = (self.shared.clone(), self.straggler.clone());
-        let mut row = segment.row(&shared, SegmentState::Open, segment.synced, 0);
+        let mut row = segment.row(&shared, SegmentState::Sealed, segment.synced, 0);
+        shared.host.segment_changed(row.clone());
         flag.store(true, Ordering::Relaxed);
         tokio::spawn(async move {
             let limit = shared.options.sync_timeout;
@@ -325,10 +326,8 @@ impl Task {
         };
         let (path, base, end) = (segment.path.clone(), segment.base, segment.synced);
         let limit = self.shared.options.sync_timeout;
-        let (name, full) = (
-            segment.name,
-            segment.row(&self.shared, SegmentState::Open, end, 0),
-        );
+        let name = segment.name;
+        let full = segment.row(&self.shared, SegmentState::Sealed, end, 0);
         match timeout(limit, segment.seal(&self.shared)).await {
             Ok(Ok(row)) => {
                 debug!("segment {path} sealed at {end}, {} bytes", row.size);
@@ -372,14 +371,8 @@ impl Task {
         );
         Shared::count(&self.shared.counters.rolls);
         if let Some(segment) = self.segment.take() {
-            let durable = self
-                .shared
-                .state
-                .lock()
-                .queue
-                .durable()
-                .min(segment.appended);
-            let row = segment.row(&self.shared, SegmentState::Open, durable, 0);
+            // What the queue knows to be durable may be so in another segment.
+            let row = segment.row(&self.shared, SegmentState::Sealed, segment.synced, 0);
             self.retire(row, segment.path.clone());
         }
         {
@@ -398,13 +391,14 @@ impl Task {
     fn give_up_overtaken(&mut self) {
         if let Some(segment) = self.segment.take() {
             let row = segment.row(&self.shared, SegmentState::Sealed, segment.base, 0);
-            self.shared.host.segment_changed(row.clone());
             self.retire(row, segment.path.clone());
         }
     }
 
-    /// Closes a segment whose writer is lost, in the background.
+    /// Closes a segment whose writer is lost, in the background. Its positions are final at once:
+    /// what it lacks must be looked for elsewhere. Its size follows.
     fn retire(&self, row: SegmentRow, path: String) {
+        self.shared.host.segment_changed(row.clone());
         tokio::spawn(close_lost(self.shared.clone(), row, path));
     }
 }
@@ -430,7 +424,7 @@ async fn close_lost(shared: Arc<Shared>, mut row: SegmentRow, path: String) {
         pause = (pause * 2).min(LONGEST_PAUSE);
     };
     shared.state.lock().tail.release(row.base..row.end);
-    (row.state, row.size) = (SegmentState::Sealed, size);
+    row.size = size;
     shared.host.segment_changed(row);
 }
 

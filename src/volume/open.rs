@@ -114,7 +114,8 @@ impl Volume {
         let session = self.identity.session;
         let open: Vec<SegmentRow> = self.read(|index| {
             let left = index.segments().map(|s| &s.row).filter(|row| {
-                row.state == SegmentState::Open
+                // Without a size: its writer was lost, and closing it was not finished.
+                (row.state == SegmentState::Open || row.size == 0)
                     && matches!(row.name, SegmentName::Lane { session: s, .. } if s != session)
             });
             left.cloned().collect()
@@ -128,18 +129,19 @@ impl Volume {
 
     async fn close_lane(&self, mut row: SegmentRow) -> Result<()> {
         let path = segment::path(&row.name, self.identity.epoch);
-        self.store
-            .recover(&path)
-            .await
-            .context(format_args!("closing {path}"))?;
-        row.size = self
-            .store
-            .stat(&path)
-            .await
-            .context(format_args!("closing {path}"))?
-            .len;
-        row.end = row.base + row.size.saturating_sub(HEADER_LEN as u64);
-        row.state = SegmentState::Sealed;
+        let closed = async {
+            self.store.recover(&path).await?;
+            Ok::<_, Error>(self.store.stat(&path).await?.len)
+        };
+        row.size = match closed.await {
+            // It was created and lost before anything was synced.
+            Err(e) if e.is(ErrorKind::NotFound) => 0,
+            closed => closed.context(format_args!("closing {path}"))?,
+        };
+        if row.state == SegmentState::Open {
+            row.end = row.base + row.size.saturating_sub(HEADER_LEN as u64);
+            row.state = SegmentState::Sealed;
+        }
         self.change(|_, change| {
             change.row(Row::Segment(row));
             Ok::<_, Error>(())
