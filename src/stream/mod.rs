@@ -328,6 +328,12 @@ impl Shared {
         self.room.notify_waiters();
     }
 
+    /// Tells whoever resolves positions which segment has which.
+    fn announce(&self, row: SegmentRow) {
+        self.host.segment_changed(row.clone());
+        self.state.lock().tail.place(&row);
+    }
+
     /// Everything before `pos` is durable.
     fn acknowledge(&self, pos: Pos) {
         let mut state = self.state.lock();

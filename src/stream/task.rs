@@ -151,7 +151,7 @@ impl Task {
 
     async fn write(&mut self) -> Result<()> {
         if self.segment.is_none() {
-            self.segment = Some(self.open().await?);
+            self.segment = self.open().await?;
         }
         let Some(segment) = self.segment.as_mut() else {
             return Ok(());
@@ -176,7 +176,8 @@ impl Task {
         }
     }
 
-    async fn open(&mut self) -> Result<SegmentWriter> {
+    /// Begins a segment at the first position that is not durable.
+    async fn open(&mut self) -> Result<Option<SegmentWriter>> {
         let base = self.shared.state.lock().queue.durable();
         let name = self.next_name();
         let create = SegmentWriter::create(&self.shared, name, base, self.predecessor);
@@ -189,10 +190,18 @@ impl Task {
         };
         debug!("segment {} begins at {base}", segment.path);
         self.predecessor = Some(name);
+        // While it was created a straggler may have acknowledged more; then it must not claim those
+        // positions even for a moment, as their payloads may have left the memory.
+        if self.shared.state.lock().queue.durable() > base {
+            self.retire(
+                segment.row(&self.shared, SegmentState::Sealed, base, 0),
+                segment.path,
+            );
+            return Ok(None);
+        }
         self.shared
-            .host
-            .segment_changed(segment.row(&self.shared, SegmentState::Open, base, 0));
-        Ok(segment)
+            .announce(segment.row(&self.shared, SegmentState::Open, base, 0));
+        Ok(Some(segment))
     }
 
     /// Each attempt gets a new number: a failed one may have left a file.
@@ -254,7 +263,7 @@ impl Task {
         }
         let visible = segment.base..segment.visible(self.shared.store.open_visibility());
         self.shared.acknowledge(upto);
-        self.shared.state.lock().tail.release(visible);
+        self.shared.state.lock().tail.release(segment.name, visible);
         Ok(())
     }
 
@@ -304,7 +313,7 @@ impl Task {
         };
         let (shared, flag) = (self.shared.clone(), self.straggler.clone());
         let mut row = segment.row(&shared, SegmentState::Sealed, segment.synced, 0);
-        shared.host.segment_changed(row.clone());
+        shared.announce(row.clone());
         flag.store(true, Ordering::Relaxed);
         tokio::spawn(async move {
             let limit = shared.options.sync_timeout;
@@ -312,7 +321,7 @@ impl Task {
                 && shared.host.check_owner().await.is_ok()
             {
                 row.end = upto;
-                shared.host.segment_changed(row.clone());
+                shared.announce(row.clone());
                 shared.acknowledge(upto);
             }
             flag.store(false, Ordering::Relaxed);
@@ -331,8 +340,8 @@ impl Task {
         match timeout(limit, segment.seal(&self.shared)).await {
             Ok(Ok(row)) => {
                 debug!("segment {path} sealed at {end}, {} bytes", row.size);
-                self.shared.state.lock().tail.release(base..end);
-                self.shared.host.segment_changed(row);
+                self.shared.announce(row);
+                self.shared.state.lock().tail.release(name, base..end);
             }
             // Its frames are durable, so this costs nothing but the footer.
             Ok(Err(e)) => {
@@ -398,7 +407,7 @@ impl Task {
     /// Closes a segment whose writer is lost, in the background. Its positions are final at once:
     /// what it lacks must be looked for elsewhere. Its size follows.
     fn retire(&self, row: SegmentRow, path: String) {
-        self.shared.host.segment_changed(row.clone());
+        self.shared.announce(row.clone());
         tokio::spawn(close_lost(self.shared.clone(), row, path));
     }
 }
@@ -423,7 +432,7 @@ async fn close_lost(shared: Arc<Shared>, mut row: SegmentRow, path: String) {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     };
-    shared.state.lock().tail.release(row.base..row.end);
+    shared.state.lock().tail.close(row.name, row.base..row.end);
     row.size = size;
     shared.host.segment_changed(row);
 }
