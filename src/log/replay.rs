@@ -213,7 +213,7 @@ impl Chain {
         for row in self
             .segments
             .iter_mut()
-            .filter(|r| r.end > base && r.base < base)
+            .filter(|r| end > base && r.end > base && r.base < base)
         {
             row.end = base;
         }

@@ -254,13 +254,14 @@ impl Task {
                 return Err(e);
             }
         }
-        segment.synced = upto;
         let took = started.elapsed();
         self.usual_sync = (self.usual_sync * 7 + took) / 8;
         if !segment.checked {
             self.shared.host.check_owner().await?;
             segment.checked = true;
         }
+        // Only now: what is not acknowledged is written again, and counts where it is then.
+        segment.synced = upto;
         let visible = segment.base..segment.visible(self.shared.store.open_visibility());
         self.shared.acknowledge(upto);
         self.shared.state.lock().tail.release(segment.name, visible);
