@@ -18,6 +18,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub fn run(args: &MountArgs) -> ExitCode {
     let (config, mount_options) = match options::gather(args, std::env::vars_os()) {
@@ -71,6 +72,10 @@ impl Plan {
             url: args.url.clone(),
             mountpoint: mountpoint.to_string(),
         };
+        if !mountpoint.is_fuse_mount() && !rundir::wait_for_end(&files, Duration::ZERO)? {
+            tracing::info!("{mountpoint} was unmounted just now; waiting for its process to end");
+            rundir::wait_for_end(&files, config.op_timeout)?;
+        }
         let lock = MountLock::take(&files, &holder)?;
         Ok(Plan {
             url: args.url.clone(),
