@@ -109,7 +109,11 @@ pub async fn finish(
                     "a FUSE thread has died; see the log",
                 ))
             }
-            End::Signal(_) | End::Unmounted => close(fs, volume).await.map(|()| Exit::Ok),
+            End::Signal(_) | End::Unmounted => {
+                let closed = close(fs, volume).await;
+                mounted.drain().await;
+                closed.map(|()| Exit::Ok)
+            }
         }
     };
     tokio::select! {

@@ -1,14 +1,16 @@
 //! The life of a mount: it begins here, and ends by us, by umount(8), or by an abort.
 
 use super::adapter::{Adapter, Timeouts};
+use super::kernel::MAX_IO;
 use super::mountpoint::Mountpoint;
 use super::options::MountOptions;
-use super::task::Runner;
+use super::task::{Runner, Waiting};
 use crate::base::error::Context;
 use crate::base::{Config, Result};
 use crate::fs::Fs;
 use fuser::{Session, SessionACL};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 pub struct MountRequest<'a> {
@@ -25,6 +27,7 @@ pub struct Mounted {
     /// Device number of our mount, to tell it from one that took its place.
     device: Option<String>,
     ended: oneshot::Receiver<()>,
+    waiting: Waiting,
 }
 
 /// Mounts; the kernel's requests are served from now on, by own threads and the current runtime.
@@ -37,8 +40,10 @@ pub fn mount(fs: Arc<Fs>, request: MountRequest<'_>) -> Result<Mounted> {
     } = request;
     let runtime = tokio::runtime::Handle::current();
     let (alive, ended) = oneshot::channel();
+    let runner = Runner::new(fs, runtime, config.op_timeout);
+    let waiting = runner.waiting();
     let adapter = Adapter {
-        runner: Runner::new(fs, runtime, config.op_timeout),
+        runner,
         squash: options.squash,
         timeouts: Timeouts {
             entry: config.entry_timeout,
@@ -62,11 +67,23 @@ pub fn mount(fs: Arc<Fs>, request: MountRequest<'_>) -> Result<Mounted> {
     // Dropped, it would unmount whatever is at the mountpoint by then; `detach` looks first.
     std::mem::forget(background);
     let device = mountpoint.mounted_device();
+    if let Some(device) = &device {
+        read_far_ahead(device);
+    }
     Ok(Mounted {
         mountpoint,
         device,
         ended,
+        waiting,
     })
+}
+
+/// Lets the kernel read ahead as much as one request holds; its default is 128 KiB. Only root can.
+fn read_far_ahead(device: &str) {
+    let setting = format!("/sys/class/bdi/{device}/read_ahead_kb");
+    if let Err(e) = std::fs::write(&setting, (MAX_IO / 1024).to_string()) {
+        tracing::debug!("{setting}: {e}");
+    }
 }
 
 impl Mounted {
@@ -74,6 +91,11 @@ impl Mounted {
     pub async fn ended(&mut self) {
         // The adapter holds the sender, and the session drops the adapter last.
         let _dropped = (&mut self.ended).await;
+    }
+
+    /// Lets operations that are under way reply, once what they wait for has happened.
+    pub async fn drain(&self) {
+        self.waiting.drain(Duration::from_secs(2)).await;
     }
 
     /// Takes the mount out of the namespace. Files that are open stay usable until the process

@@ -62,11 +62,41 @@ pub struct Runner {
     fs: Arc<Fs>,
     handle: Handle,
     limit: Duration,
+    waiting: Waiting,
+}
+
+/// Counts the operations that have to wait: one clone each.
+#[derive(Clone, Default)]
+pub struct Waiting(Arc<()>);
+
+impl Waiting {
+    /// Waits until no operation is left but those that do not end. The runner and the caller have
+    /// a clone too.
+    pub async fn drain(&self, limit: Duration) {
+        let ended = async {
+            while Arc::strong_count(&self.0) > 2 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        if tokio::time::timeout(limit, ended).await.is_err() {
+            let left = Arc::strong_count(&self.0).saturating_sub(2);
+            tracing::warn!("{left} operations have not ended; their callers get an error");
+        }
+    }
 }
 
 impl Runner {
     pub fn new(fs: Arc<Fs>, handle: Handle, limit: Duration) -> Runner {
-        Runner { fs, handle, limit }
+        Runner {
+            fs,
+            handle,
+            limit,
+            waiting: Waiting::default(),
+        }
+    }
+
+    pub fn waiting(&self) -> Waiting {
+        self.waiting.clone()
     }
 
     pub fn fs(&self) -> &Arc<Fs> {
@@ -86,8 +116,11 @@ impl Runner {
         match poll_once(future) {
             Ok(Ok(result)) => answer(op, reply, result),
             Ok(Err(waiting)) => {
-                let (fs, limit) = (self.fs.clone(), self.limit);
-                self.handle.spawn(finish(op, waiting, reply, limit, fs));
+                let (fs, limit, counted) = (self.fs.clone(), self.limit, self.waiting());
+                self.handle.spawn(async move {
+                    finish(op, waiting, reply, limit, fs).await;
+                    drop(counted);
+                });
             }
             Err(panic) => {
                 log_panic(op, &*panic);
