@@ -9,7 +9,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use stowfs::base::{ErrorKind, Result};
 use stowfs::store::hdfs::HdfsOptions;
+use stowfs::store::local::LocalStore;
 use stowfs::store::{ConnectOptions, Store, connect};
+use support::differential::compare;
 use support::hdfs::Hdfs;
 use support::store_suite::run_suite;
 
@@ -64,6 +66,17 @@ async fn write(store: &dyn Store, path: &str, len: usize) -> Result<()> {
 async fn hdfs_keeps_the_contract() {
     let (one, two) = (store("contract").await, store("contract").await);
     run_suite(one, two).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hdfs_and_local_agree() {
+    for seed in 0..6 {
+        println!("seed {seed}");
+        let dir = tempfile::tempdir().unwrap();
+        let local = LocalStore::new("file:///test", dir.path());
+        let hdfs = store(&format!("random-{seed}")).await;
+        compare(seed, 150, &*hdfs, &local).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

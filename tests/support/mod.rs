@@ -1,5 +1,6 @@
 //! Shared by the integration tests: `mod support;`.
 #![allow(dead_code)]
 
+pub mod differential;
 pub mod hdfs;
 pub mod store_suite;

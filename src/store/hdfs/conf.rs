@@ -52,12 +52,45 @@ impl HadoopConf {
             .collect()
     }
 
-    pub fn place(&self) -> String {
+    /// The NameNode or nameservice that a URL names, or the default one.
+    pub fn authority(&self, given: Option<&str>) -> Result<String> {
+        let Some(authority) = given.or_else(|| self.default_authority()) else {
+            let text = format!(
+                "it names no NameNode, and {} gives no fs.defaultFS; say hdfs://host:port/dir",
+                self.place()
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
+        };
+        if !has_port(authority) && self.namenodes(authority).is_empty() {
+            let text = format!(
+                "{authority} is no nameservice of {}; name its folder with HADOOP_CONF_DIR, or \
+                 say hdfs://{authority}:8020/… if it is a host",
+                self.place()
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        Ok(authority.to_string())
+    }
+
+    fn default_authority(&self) -> Option<&str> {
+        let rest = self.get("fs.defaultFS")?.strip_prefix("hdfs://")?;
+        rest.split('/').next().filter(|a| !a.is_empty())
+    }
+
+    fn place(&self) -> String {
         match &self.dir {
             Some(dir) => format!("the Hadoop configuration in {dir:?}"),
             None => "no Hadoop configuration (HADOOP_CONF_DIR is not set)".into(),
         }
     }
+}
+
+/// The colons of an IPv6 address stand in brackets.
+pub(super) fn has_port(authority: &str) -> bool {
+    authority
+        .rsplit(']')
+        .next()
+        .is_some_and(|s| s.contains(':'))
 }
 
 fn read(path: &Path, into: &mut HashMap<String, String>) -> Result<(), String> {

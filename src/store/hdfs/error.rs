@@ -89,8 +89,12 @@ fn kind(error: &HdfsError) -> ErrorKind {
 fn java_kind(class: &str, message: &str) -> ErrorKind {
     match class {
         "FileNotFoundException" if message.contains("Path is not a file") => ErrorKind::Invalid,
-        "FileNotFoundException" | "PathNotFoundException" => ErrorKind::NotFound,
+        "FileNotFoundException" | "PathNotFoundException" | "ParentNotDirectoryException" => {
+            ErrorKind::NotFound
+        }
         "FileAlreadyExistsException" | "AlreadyBeingCreatedException" => ErrorKind::AlreadyExists,
+        // How the NameNode answers for a path below a file.
+        "AccessControlException" if message.contains("is not a directory)") => ErrorKind::NotFound,
         "AccessControlException"
         | "AuthorizationException"
         | "SaslException"
@@ -103,7 +107,6 @@ fn java_kind(class: &str, message: &str) -> ErrorKind {
         | "QuotaExceededException"
         | "FSLimitException$MaxDirectoryItemsExceededException" => ErrorKind::NoSpace,
         "PathIsNotEmptyDirectoryException"
-        | "ParentNotDirectoryException"
         | "InvalidPathException"
         | "IllegalArgumentException"
         | "HadoopIllegalArgumentException" => ErrorKind::Invalid,

@@ -7,6 +7,7 @@
 mod conf;
 mod error;
 mod namenode;
+mod options;
 mod publish;
 mod reader;
 mod recover;
@@ -18,11 +19,11 @@ use crate::store::{FileInfo, OpenVisibility, Reader, Store, StorePath, Usage, Wr
 use async_trait::async_trait;
 use bytes::Bytes;
 use conf::HadoopConf;
-use hdfs_native::WriteOptions;
 use hdfs_native::client::FileStatus;
+use hdfs_native::{Client, WriteOptions};
 use namenode::{Namenode, Repeat};
+pub use options::HdfsOptions;
 use parking_lot::Mutex;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -36,59 +37,6 @@ const NO_QUOTA: u64 = 1 << 50;
 
 /// The NameNode walks the whole tree to sum up usage.
 const USAGE_IS_FRESH: Duration = Duration::from_secs(60);
-
-#[derive(Clone, Debug)]
-pub struct HdfsOptions {
-    /// Bounds every call of the store, with all its retries; of `recover` and of writers, see below.
-    pub op_timeout: Duration,
-    /// Bounds one question to the NameNode, which is then asked again over a new connection (and
-    /// another NameNode of the nameservice first).
-    pub rpc_timeout: Duration,
-    /// Bounds one step of a writer: a sync, or handing over 4 MiB. After it the writer is lost.
-    pub sync_timeout: Duration,
-    /// Bounds connecting to a DataNode and waiting for its next bytes.
-    pub socket_timeout: Duration,
-    /// Bounds closing the file of another writer.
-    pub recover_timeout: Duration,
-    /// Of new files; the cluster's default if not set.
-    pub replication: Option<u32>,
-    /// Of new files; a multiple of 512 that the NameNode admits.
-    pub block_size: u64,
-    /// The folder of core-site.xml and hdfs-site.xml, instead of $HADOOP_CONF_DIR.
-    pub conf_dir: Option<PathBuf>,
-    /// Instead of $HADOOP_USER_NAME or the user of the process.
-    pub user: Option<String>,
-}
-
-impl Default for HdfsOptions {
-    fn default() -> HdfsOptions {
-        HdfsOptions {
-            op_timeout: Duration::from_secs(30),
-            rpc_timeout: Duration::from_secs(8),
-            sync_timeout: Duration::from_secs(15),
-            socket_timeout: Duration::from_secs(4),
-            recover_timeout: Duration::from_secs(120),
-            replication: None,
-            block_size: 64 << 20,
-            conf_dir: None,
-            user: None,
-        }
-    }
-}
-
-impl HdfsOptions {
-    /// Limits that leave room for a second try, or a third, within one operation.
-    pub fn within(op_timeout: Duration) -> HdfsOptions {
-        let all = HdfsOptions::default();
-        HdfsOptions {
-            op_timeout,
-            rpc_timeout: all.rpc_timeout.min(op_timeout / 4),
-            sync_timeout: all.sync_timeout.min(op_timeout / 2),
-            socket_timeout: all.socket_timeout.min(op_timeout / 6),
-            ..all
-        }
-    }
-}
 
 pub struct HdfsStore {
     url: String,
@@ -114,7 +62,7 @@ impl HdfsStore {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let conf = HadoopConf::load(options.conf_dir.as_deref())?;
-        let authority = authority_of(authority, &conf).context(url)?;
+        let authority = conf.authority(authority).context(url)?;
         let namenode = Arc::new(Namenode::new(&authority, &conf, options)?);
         Ok(HdfsStore {
             url: url.into(),
@@ -134,7 +82,7 @@ impl HdfsStore {
     }
 
     async fn status(&self, at: &str) -> Result<FileStatus> {
-        let ask = |client: hdfs_native::Client| async move { client.get_file_info(at).await };
+        let ask = |client: Client| async move { client.get_file_info(at).await };
         let doing = format!("looking up {at}");
         self.namenode
             .call(&doing, Repeat::Freely, self.namenode.deadline(), ask)
@@ -151,7 +99,7 @@ impl HdfsStore {
             .block_size(options.block_size);
         how.replication = options.replication;
         let (create, doing) = (&how, format!("creating {at}"));
-        let create = |client: hdfs_native::Client| async move { client.create(at, create).await };
+        let create = |client: Client| async move { client.create(at, create).await };
         // Not repeated when it may have been done: whose file it then is cannot be told.
         let deadline = self.namenode.deadline();
         let answer = self
@@ -169,7 +117,7 @@ impl HdfsStore {
     }
 
     async fn remove(&self, at: &str) -> Result<()> {
-        let delete = |client: hdfs_native::Client| async move { client.delete(at, false).await };
+        let delete = |client: Client| async move { client.delete(at, false).await };
         let (doing, deadline) = (format!("deleting {at}"), self.namenode.deadline());
         let answer = self
             .namenode
@@ -185,13 +133,13 @@ impl HdfsStore {
     }
 
     async fn make_dir(&self, at: &str, parents: bool) -> Result<()> {
-        let make =
-            |client: hdfs_native::Client| async move { client.mkdirs(at, 0o700, parents).await };
+        let make = |client: Client| async move { client.mkdirs(at, 0o700, parents).await };
         let (doing, deadline) = (format!("making directory {at}"), self.namenode.deadline());
-        self.namenode
+        let answer = self
+            .namenode
             .call(&doing, Repeat::Freely, deadline, make)
-            .await
-            .result
+            .await;
+        answer.result
     }
 }
 
@@ -223,7 +171,7 @@ impl Store for HdfsStore {
     async fn list(&self, at: &StorePath) -> Result<Vec<FileInfo>> {
         let dir = self.absolute(at)?;
         let (dir, limit) = (dir.as_str(), self.namenode.options.rpc_timeout);
-        let list = |client: hdfs_native::Client| async move {
+        let list = |client: Client| async move {
             let entries = client.list_status_iter(dir, false);
             let mut all = Vec::new();
             loop {
@@ -263,7 +211,12 @@ impl Store for HdfsStore {
     }
 
     async fn mkdir(&self, at: &StorePath) -> Result<()> {
-        self.make_dir(&self.absolute(at)?, true).await
+        let made = self.make_dir(&self.absolute(at)?, true).await;
+        // With missing parents made as well, this can only mean that there is a file in the way.
+        made.map_err(|e| match e.kind() {
+            ErrorKind::NotFound => Error::new(ErrorKind::AlreadyExists, e.to_string()),
+            _ => e,
+        })
     }
 
     async fn rename(&self, from: &StorePath, to: &StorePath) -> Result<()> {
@@ -299,8 +252,7 @@ impl Store for HdfsStore {
             return Ok(usage);
         }
         let root = self.root.as_str();
-        let sum =
-            |client: hdfs_native::Client| async move { client.get_content_summary(root).await };
+        let sum = |client: Client| async move { client.get_content_summary(root).await };
         let (doing, deadline) = (format!("summing up {root}"), self.namenode.deadline());
         // Asked with patience and once: it is a heavy question.
         let (whole, once) = (self.namenode.options.op_timeout, Repeat::OnlyIfNotDone);
@@ -324,35 +276,6 @@ impl Store for HdfsStore {
     async fn put(&self, at: &StorePath, content: Bytes) -> Result<()> {
         self.put_at(&self.absolute(at)?, content).await
     }
-}
-
-fn authority_of(given: Option<&str>, conf: &HadoopConf) -> Result<String> {
-    let authority = match given {
-        Some(given) => given.to_string(),
-        None => {
-            let default = conf
-                .get("fs.defaultFS")
-                .and_then(|fs| fs.strip_prefix("hdfs://"));
-            let authority = default.map(|fs| fs.split('/').next().unwrap_or_default().to_string());
-            authority.filter(|a| !a.is_empty()).ok_or_else(|| {
-                let text = format!(
-                    "it names no NameNode, and {} gives no fs.defaultFS; say hdfs://host:port/dir",
-                    conf.place()
-                );
-                Error::new(ErrorKind::Invalid, text)
-            })?
-        }
-    };
-    let host = authority.rsplit(']').next().unwrap_or(&authority);
-    if !host.contains(':') && conf.namenodes(&authority).is_empty() {
-        let text = format!(
-            "{authority} is no nameservice of {}; name its folder with HADOOP_CONF_DIR, or say \
-             hdfs://{authority}:8020/… if it is a host",
-            conf.place()
-        );
-        return Err(Error::new(ErrorKind::Invalid, text));
-    }
-    Ok(authority)
 }
 
 fn info(name: &str, status: FileStatus) -> FileInfo {

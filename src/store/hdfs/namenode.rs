@@ -1,7 +1,7 @@
 //! Calls to the NameNode: each ends in time, and is asked again where that is harmless.
 
 use super::HdfsOptions;
-use super::conf::HadoopConf;
+use super::conf::{HadoopConf, has_port};
 use super::error::{Outcome, outcome, timed_out};
 use crate::base::error::Context;
 use crate::base::{Error, Result};
@@ -51,11 +51,7 @@ pub(super) struct Answer<T> {
 
 impl Namenode {
     pub fn new(authority: &str, conf: &HadoopConf, options: HdfsOptions) -> Result<Namenode> {
-        let has_port = authority
-            .rsplit(']')
-            .next()
-            .is_some_and(|s| s.contains(':'));
-        let nameservice = (!has_port).then(|| Nameservice {
+        let nameservice = (!has_port(authority)).then(|| Nameservice {
             name: authority.to_string(),
             namenodes: conf.namenodes(authority),
         });
@@ -219,4 +215,98 @@ fn build(
         builder = builder.with_user(user);
     }
     builder.build().context(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ErrorKind;
+    use std::io;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn namenode() -> Namenode {
+        Namenode::new("nobody:1", &HadoopConf::default(), HdfsOptions::default()).unwrap()
+    }
+
+    fn io(kind: io::ErrorKind) -> HdfsError {
+        HdfsError::IOError(kind.into())
+    }
+
+    fn java(class: &str) -> HdfsError {
+        HdfsError::RPCError(class.into(), String::new())
+    }
+
+    /// Calls with what the NameNode answers to the first, the second… attempt; returns how many
+    /// attempts there were.
+    async fn call(
+        repeat: Repeat,
+        answers: impl Fn(usize) -> hdfs_native::Result<()>,
+    ) -> (Answer<()>, usize) {
+        let (namenode, attempts) = (namenode(), AtomicUsize::new(0));
+        let f = |_| {
+            let answer = answers(attempts.fetch_add(1, Ordering::Relaxed));
+            async move { answer }
+        };
+        let answer = namenode.call("test", repeat, namenode.deadline(), f).await;
+        (answer, attempts.into_inner())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_not_done_is_asked_again_whatever_it_is() {
+        for repeat in [Repeat::Freely, Repeat::OnlyIfNotDone] {
+            let standby = |n| match n {
+                0 => Err(java("org.apache.hadoop.ipc.StandbyException")),
+                1 => Err(io(io::ErrorKind::ConnectionRefused)),
+                _ => Ok(()),
+            };
+            let (answer, attempts) = call(repeat, standby).await;
+            assert!(answer.result.is_ok() && !answer.echo);
+            assert_eq!(attempts, 3);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_be_done_is_asked_again_only_if_that_is_harmless() {
+        let lost = |n| match n {
+            0 => Err(io(io::ErrorKind::ConnectionAborted)),
+            _ => Err(HdfsError::AlreadyExists(String::new())),
+        };
+        let (answer, attempts) = call(Repeat::OnlyIfNotDone, lost).await;
+        assert!(answer.result.unwrap_err().is_ambiguous());
+        assert_eq!(attempts, 1);
+
+        let (answer, attempts) = call(Repeat::Freely, lost).await;
+        assert!(answer.result.unwrap_err().is(ErrorKind::AlreadyExists));
+        assert!(answer.echo, "the first attempt may be the reason");
+        assert_eq!(attempts, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_ends_in_time_with_the_reason() {
+        let start = Instant::now();
+        let (answer, _) = call(Repeat::Freely, |_| Err(io(io::ErrorKind::HostUnreachable))).await;
+        let error = answer.result.unwrap_err();
+        assert!(error.to_string().contains("hdfs://nobody:1"), "{error}");
+        assert!(start.elapsed() <= HdfsOptions::default().op_timeout);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_answer_is_replaced() {
+        let (namenode, attempts) = (namenode(), AtomicUsize::new(0));
+        let f = |_| {
+            let silent = attempts.fetch_add(1, Ordering::Relaxed) == 0;
+            async move {
+                if silent {
+                    std::future::pending::<()>().await;
+                }
+                Ok(())
+            }
+        };
+        let answer = namenode
+            .call("test", Repeat::Freely, namenode.deadline(), f)
+            .await;
+        answer.result.unwrap();
+        assert!(answer.echo);
+        assert_eq!(namenode.current.lock().generation, 1);
+    }
 }

@@ -29,6 +29,10 @@ impl HdfsStore {
         if (may_be_echo || error.is_ambiguous()) && self.was_renamed(from, to).await? {
             return Ok(());
         }
+        // A target below the source, which the NameNode refuses before it looks whether it exists.
+        if error.is(ErrorKind::Invalid) && self.exists(to).await? {
+            return Err(Error::new(ErrorKind::AlreadyExists, error.to_string()));
+        }
         Err(error)
     }
 
