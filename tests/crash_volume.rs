@@ -404,10 +404,8 @@ async fn run_faulty(seed: u64) {
     let volume = Volume::open(store, options(true))
         .await
         .expect("the next mount");
-    assert!(
-        model.lock().explains(&files_of(&volume).await),
-        "files are lost or torn"
-    );
+    let found = files_of(&volume).await;
+    assert!(model.lock().explains(&found), "files are lost or torn");
     assert_eq!(volume.read(|i| i.check()), Vec::<String>::new());
 }
 

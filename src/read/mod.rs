@@ -33,11 +33,13 @@ pub struct Place {
     pub expected_len: Option<u64>,
 }
 
+type Heads = LruCache<(u32, u64), Arc<[u32]>>;
+
 pub struct FrameReader {
     blocks: BlockCache,
     readers: Readers,
     /// Checksums of frames that were read in part.
-    heads: Mutex<LruCache<(u32, u64), Arc<[u32]>>>,
+    heads: Mutex<Heads>,
 }
 
 impl FrameReader {

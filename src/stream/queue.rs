@@ -23,12 +23,12 @@ pub struct QueuedFrame {
 }
 
 impl QueuedFrame {
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.head.len() + self.payload.len() + self.trail.len()
     }
 
     pub fn end(&self) -> Pos {
-        self.pos + self.len() as u64
+        self.pos + self.size() as u64
     }
 
     /// A data frame's payload and its position.
@@ -87,7 +87,7 @@ impl Queue {
             "a frame was encoded for another position"
         );
         self.next = frame.end();
-        self.bytes += frame.len();
+        self.bytes += frame.size();
         self.frames.push_back((frame, now));
     }
 
@@ -97,10 +97,10 @@ impl Queue {
         let mut size = 0;
         let mut batch = Vec::new();
         for (f, _) in self.frames.range(start..) {
-            if !batch.is_empty() && size + f.len() > limit {
+            if !batch.is_empty() && size + f.size() > limit {
                 break;
             }
-            size += f.len();
+            size += f.size();
             batch.push(f.clone());
         }
         batch
@@ -130,7 +130,7 @@ impl Queue {
         let mut freed = Vec::new();
         while self.frames.front().is_some_and(|(f, _)| f.end() <= pos) {
             if let Some((f, _)) = self.frames.pop_front() {
-                self.bytes -= f.len();
+                self.bytes -= f.size();
                 freed.push(f);
             }
         }

@@ -237,7 +237,7 @@ impl Volume {
         if let Some(e) = self.fenced.get() {
             return Err(e.clone());
         }
-        if let Some(bytes) = self.from_memory(extent) {
+        if let Some(bytes) = self.in_memory(extent) {
             return Ok(bytes);
         }
         let place = self.place(extent)?;
@@ -254,7 +254,7 @@ impl Volume {
         }
     }
 
-    fn from_memory(&self, extent: &Extent) -> Option<Bytes> {
+    fn in_memory(&self, extent: &Extent) -> Option<Bytes> {
         let payload = match extent.stream {
             StreamId::LOG => self.log.payload(extent.pos),
             lane => self.lanes.payload(lane, extent.pos),
