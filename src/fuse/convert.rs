@@ -1,8 +1,7 @@
 //! Between the kernel's values and ours.
 
 use crate::base::{Ino, Timestamp};
-use crate::format::Attr;
-use crate::fs::SetTime;
+use crate::fs::{SetTime, Stat};
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -29,12 +28,13 @@ impl Squash {
     }
 }
 
-pub fn file_attr(ino: Ino, attr: &Attr, squash: &Squash) -> FileAttr {
+pub fn file_attr(ino: Ino, stat: &Stat, squash: &Squash) -> FileAttr {
+    let attr = &stat.attr;
     let mode = squash.mode(attr.mode);
     FileAttr {
         ino: INodeNo(ino.0),
         size: attr.size,
-        blocks: attr.size.div_ceil(512),
+        blocks: stat.blocks,
         atime: system_time(attr.atime),
         mtime: system_time(attr.mtime),
         ctime: system_time(attr.ctime),
@@ -97,6 +97,7 @@ fn timestamp(time: SystemTime) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::Attr;
 
     /// As fuser 0.18 decodes (seconds, nanoseconds).
     fn fuser_decodes(seconds: i64, nanos: u32) -> SystemTime {
@@ -139,12 +140,13 @@ mod tests {
 
     #[test]
     fn squashed_files_show_the_mounts_owner_and_mode() {
-        let stored = Attr {
+        let attr = Attr {
             mode: libc::S_IFREG | 0o4640,
             uid: 5,
             gid: 6,
             ..Attr::default()
         };
+        let stored = Stat { attr, blocks: 8 };
         let squash = Squash {
             uid: Some(100),
             gid: None,

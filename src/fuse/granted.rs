@@ -3,8 +3,7 @@
 
 use super::task::{Granted, nothing_granted};
 use crate::base::Ino;
-use crate::format::Attr;
-use crate::fs::{DirItem, Entry, Fh, Fs, StatFs};
+use crate::fs::{DirItem, Entry, Fh, Fs, Stat, StatFs};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ pub struct File(pub Ino, pub Fh);
 /// An open directory.
 pub struct Dir(pub Ino, pub Fh);
 
-nothing_granted!((), u32, u64, Attr, Bytes, StatFs, Vec<DirItem>);
+nothing_granted!((), u32, u64, Bytes, Stat, StatFs, Vec<DirItem>);
 
 /// Nobody is left to be told that handing back failed; it has its own log line.
 fn ignore<T, E>(_result: Result<T, E>) {}

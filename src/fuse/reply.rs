@@ -4,8 +4,7 @@ use super::adapter::Adapter;
 use super::convert::{Squash, file_attr, file_type};
 use super::granted::{Dir, File};
 use crate::base::Ino;
-use crate::format::Attr;
-use crate::fs::{DirItem, Entry, Fh, Fs, StatFs};
+use crate::fs::{DirItem, Entry, Fh, Fs, Stat, StatFs};
 use bytes::Bytes;
 use fuser::{
     Errno, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData,
@@ -31,7 +30,7 @@ impl Adapter {
         let (squash, ttl) = (self.squash, self.timeouts);
         move |result| match result {
             Ok(e) => {
-                let attr = file_attr(e.ino, &e.attr, &squash);
+                let attr = file_attr(e.ino, &e.stat, &squash);
                 reply.entry_with_ttls(&ttl.attr, &ttl.entry, &attr, Generation(e.generation));
             }
             Err(e) => reply.error(e),
@@ -42,10 +41,10 @@ impl Adapter {
         &self,
         ino: INodeNo,
         reply: ReplyAttr,
-    ) -> impl FnOnce(Outcome<Attr>) + Send + use<> {
+    ) -> impl FnOnce(Outcome<Stat>) + Send + use<> {
         let (squash, ttl) = (self.squash, self.timeouts.attr);
         move |result| match result {
-            Ok(attr) => reply.attr(&ttl, &file_attr(Ino(ino.0), &attr, &squash)),
+            Ok(stat) => reply.attr(&ttl, &file_attr(Ino(ino.0), &stat, &squash)),
             Err(e) => reply.error(e),
         }
     }
@@ -118,7 +117,7 @@ pub fn created(
 ) -> impl FnOnce(Outcome<(Entry, Fh)>) + Send {
     move |result| match result {
         Ok((e, fh)) => {
-            let attr = file_attr(e.ino, &e.attr, &squash);
+            let attr = file_attr(e.ino, &e.stat, &squash);
             let (generation, fh) = (Generation(e.generation), FileHandle(fh.0));
             reply.created(&ttl, &attr, generation, fh, OPEN_FLAGS);
         }
@@ -165,9 +164,9 @@ pub fn listed_plus(
         Ok(items) => {
             for item in items {
                 // No attributes: unlinked while the directory was read.
-                let Some(attr) = &item.attr else { continue };
+                let Some(stat) = &item.attr else { continue };
                 let (ino, name) = (INodeNo(item.ino.0), OsStr::from_bytes(&item.name));
-                let attr = file_attr(item.ino, attr, &squash);
+                let attr = file_attr(item.ino, stat, &squash);
                 if reply.add(ino, item.cookie, name, &ttl, &attr, Generation(0)) {
                     break;
                 }

@@ -6,7 +6,7 @@ use super::mountpoint::Mountpoint;
 use super::options::MountOptions;
 use super::task::{Runner, Waiting};
 use crate::base::error::Context;
-use crate::base::{Config, Result};
+use crate::base::{Config, Error, ErrorKind, Result};
 use crate::fs::Fs;
 use fuser::{Session, SessionACL};
 use std::sync::Arc;
@@ -62,7 +62,9 @@ pub fn mount(fs: Arc<Fs>, request: MountRequest<'_>) -> Result<Mounted> {
     settings.n_threads = Some(threads);
     settings.clone_fd = threads > 1;
     let doing = format!("cannot mount on {mountpoint}");
-    let session = Session::new(adapter, mountpoint.path(), &settings).context(&doing)?;
+    let session = Session::new(adapter, mountpoint.path(), &settings)
+        .map_err(explain)
+        .context(&doing)?;
     let background = session.spawn().context(&doing)?;
     // Dropped, it would unmount whatever is at the mountpoint by then; `detach` looks first.
     std::mem::forget(background);
@@ -105,6 +107,25 @@ impl Mounted {
             self.mountpoint.detach()?;
         }
         Ok(())
+    }
+}
+
+/// fuser opens the device itself, also where fusermount3 does the mounting.
+fn explain(e: std::io::Error) -> Error {
+    match e.kind() {
+        std::io::ErrorKind::NotFound => Error::new(
+            ErrorKind::NotFound,
+            "/dev/fuse is missing; try `modprobe fuse`",
+        ),
+        std::io::ErrorKind::PermissionDenied => Error::new(
+            ErrorKind::Denied,
+            format!(
+                "{}; a user must be able to write to /dev/fuse and to the mountpoint, and \
+                 allow_other needs user_allow_other in /etc/fuse.conf",
+                e.to_string().trim_end()
+            ),
+        ),
+        _ => e.into(),
     }
 }
 
