@@ -53,6 +53,15 @@ impl Extents {
         }
     }
 
+    /// The last `n` extents, the last one first.
+    pub fn last(&self, n: usize) -> Vec<Extent> {
+        match self {
+            Extents::None => Vec::new(),
+            Extents::One(e) => vec![*e],
+            Extents::Many(m) => m.map.values().rev().take(n).copied().collect(),
+        }
+    }
+
     pub fn iter(&self) -> Box<dyn Iterator<Item = &Extent> + '_> {
         match self {
             Extents::None => Box::new(std::iter::empty()),

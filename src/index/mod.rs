@@ -126,6 +126,14 @@ impl Index {
         self.inode(ino)?.extents()?.next(from)
     }
 
+    /// The last `n` extents, the last one first.
+    pub fn last_extents(&self, ino: Ino, n: usize) -> Vec<Extent> {
+        match self.inode(ino).and_then(Inode::extents) {
+            Some(x) => x.last(n),
+            None => Vec::new(),
+        }
+    }
+
     /// Bytes of a file that are not holes.
     pub fn allocated(&self, ino: Ino) -> u64 {
         self.inode(ino)
