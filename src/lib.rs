@@ -5,8 +5,10 @@
 
 pub mod base; // 0
 pub mod cache; // 3
+pub mod cli; // 8
 pub mod format; // 1
 pub mod fs; // 7
+pub mod fuse; // 8
 pub mod index; // 3
 pub mod log; // 4
 pub mod read; // 4

@@ -32,7 +32,7 @@ use lanes::Lanes;
 use owner::Ownership;
 use parking_lot::{Mutex, RwLock};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as watch_channel};
 use tokio::task::JoinHandle;
@@ -65,7 +65,8 @@ pub struct Volume {
     fenced: OnceLock<Error>,
     stopped: watch_channel::Sender<bool>,
     background: Mutex<Vec<JoinHandle<()>>>,
-    read_only: bool,
+    /// Set once start-up, which begins a session in the log, is over.
+    read_only: AtomicBool,
     recovered: OnceLock<Recovered>,
 }
 
@@ -144,7 +145,7 @@ impl Volume {
         if let Some(e) = self.fenced.get() {
             return Err(e.clone());
         }
-        if self.read_only {
+        if self.read_only.load(Ordering::Relaxed) {
             return Err(Error::new(
                 ErrorKind::Denied,
                 "the root is mounted read-only",

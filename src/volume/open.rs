@@ -17,6 +17,7 @@ use crate::stream::{Identity, Stream, StreamOptions};
 use futures::{StreamExt, TryStreamExt};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -97,6 +98,7 @@ impl Volume {
             .durable(volume.last_pos())
             .await
             .context("the first commit")?;
+        volume.read_only.store(options.read_only, Ordering::Relaxed);
         let _ = volume.recovered.set(Recovered {
             created,
             records: log.records,
@@ -285,7 +287,7 @@ fn start(
             fenced: Default::default(),
             stopped: tokio::sync::watch::channel(false).0,
             background: Mutex::default(),
-            read_only: options.read_only,
+            read_only: AtomicBool::new(false),
             recovered: Default::default(),
         }
     })

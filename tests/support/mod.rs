@@ -3,4 +3,5 @@
 
 pub mod differential;
 pub mod hdfs;
+pub mod mount;
 pub mod store_suite;
