@@ -49,8 +49,8 @@ fn ha() -> &'static Cluster {
     })
 }
 
-const SYNC: Duration = Duration::from_secs(4);
-const OP: Duration = Duration::from_secs(12);
+const SYNC: Duration = Duration::from_secs(6);
+const OP: Duration = Duration::from_secs(15);
 
 async fn store(hdfs: &Hdfs, dir: &str) -> Arc<dyn Store> {
     let hdfs_options = HdfsOptions {
@@ -345,22 +345,30 @@ async fn all_is_there(store: &dyn Store, files: Vec<(String, u32)>) {
     }
 }
 
+/// Two failovers in good order; then the active NameNode is killed and the other one takes over.
 #[tokio::test(flavor = "multi_thread")]
-async fn syncs_go_on_over_a_failover() {
+async fn syncs_go_on_over_failovers() {
     let (hdfs, _turn) = ha().take().await;
     let store = store(hdfs, "failover").await;
     let done = std::sync::atomic::AtomicBool::new(false);
     let stop = || done.load(std::sync::atomic::Ordering::Relaxed);
-    let failover = async {
+    let second = || tokio::time::sleep(Duration::from_secs(1));
+    let failovers = async {
         for _ in 0..2 {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            second().await;
             tokio::task::block_in_place(|| hdfs.failover());
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        second().await;
+        let active = hdfs.active().unwrap();
+        hdfs.kill_namenode(active);
+        tokio::task::block_in_place(|| hdfs.force_active(1 - active));
+        second().await;
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     };
-    let (files, ()) = tokio::join!(count_until(&*store, stop), failover);
+    let (files, ()) = tokio::join!(count_until(&*store, stop), failovers);
+    println!("syncs in each file: {files:?}");
     assert!(files.iter().any(|(_, n)| *n > 100), "{files:?}");
+    assert!(files.last().unwrap().1 > 0, "it went on: {files:?}");
     all_is_there(&*store, files).await;
 }
 

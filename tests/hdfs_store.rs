@@ -229,7 +229,7 @@ async fn safe_mode_is_waited_for() {
     let start = Instant::now();
     refused(store.create("f").await, ErrorKind::Unavailable, "SafeMode");
     assert!(
-        (2..5).contains(&start.elapsed().as_secs()),
+        (2..10).contains(&start.elapsed().as_secs()),
         "{:?}",
         start.elapsed()
     );
@@ -272,5 +272,5 @@ async fn a_bad_place_is_named() {
     let error = store.stat("").await.unwrap_err();
     assert!(error.is_ambiguous(), "{error:?}");
     assert!(error.to_string().contains("hdfs://127.0.0.1:9"), "{error}");
-    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < Duration::from_secs(5));
 }

@@ -123,7 +123,9 @@ impl Namenode {
                 return Answer { result, echo };
             }
             echo |= outcome(&error) == Outcome::Unknown;
-            tracing::warn!("{doing}: {}; asking again", Error::from(error));
+            if pause == FIRST_PAUSE {
+                tracing::warn!("{doing}: {}; asking again", Error::from(error));
+            }
             sleep(pause.min(left / 2)).await;
             pause = (2 * pause).min(LONGEST_PAUSE);
         }
