@@ -5,7 +5,7 @@
 mod support;
 
 use bytes::Bytes;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 use stowfs::base::{ErrorKind, Result};
 use stowfs::store::hdfs::HdfsOptions;
@@ -167,6 +167,70 @@ async fn a_sync_and_a_read_end_when_a_datanode_is_frozen() {
     drop(writer);
     store.recover("f").await.unwrap();
     assert!(read(&*store, "f").await.starts_with(b"kept"));
+}
+
+/// Bytes `from..from + len` of one endless sequence that nowhere looks as at another place nearby.
+fn pattern(from: usize, len: usize) -> Bytes {
+    static ROUND: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let word = |i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+        (0..500_009).flat_map(word).collect()
+    });
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        let rest = &ROUND[(from + bytes.len()) % ROUND.len()..];
+        bytes.extend_from_slice(&rest[..rest.len().min(len - bytes.len())]);
+    }
+    bytes.into()
+}
+
+/// Whatever a writer went through, what it acknowledged is there, in order, on any replica.
+#[tokio::test(flavor = "multi_thread")]
+async fn acknowledged_bytes_survive_datanodes_that_die_under_load() {
+    let (hdfs, _turn) = plain().take().await;
+    let store = store(hdfs, "load").await;
+    for round in 0..3 {
+        let victim = round;
+        let write = async {
+            let mut files = Vec::new();
+            let end = Instant::now() + Duration::from_secs(4);
+            while Instant::now() < end {
+                let name = format!("{round}-{}", files.len());
+                let mut acknowledged = 0;
+                let Ok(mut writer) = store.create(&name).await else {
+                    continue;
+                };
+                for i in 0.. {
+                    let bytes = pattern(acknowledged, [700, 200_000, 66_000, 3_000_000][i % 4]);
+                    let len = bytes.len();
+                    if writer.append(bytes).await.is_err() || writer.sync().await.is_err() {
+                        break;
+                    }
+                    acknowledged += len;
+                    if Instant::now() > end {
+                        break;
+                    }
+                }
+                files.push((name, acknowledged));
+            }
+            files
+        };
+        let kill = async {
+            tokio::time::sleep(Duration::from_millis(1000)).await;
+            hdfs.kill_datanode(victim);
+        };
+        let (files, ()) = tokio::join!(write, kill);
+        println!("acknowledged in round {round}: {files:?}");
+        for (name, acknowledged) in files {
+            store.recover(&name).await.unwrap();
+            let content = read(&*store, &name).await;
+            assert!(content.len() >= acknowledged, "{name}: {}", content.len());
+            assert!(
+                content == pattern(0, content.len()),
+                "{name} is not what was written"
+            );
+        }
+        tokio::task::block_in_place(|| hdfs.restart_datanode(victim));
+    }
 }
 
 /// hdfs-native's reader never forgets a DataNode that failed once.
