@@ -15,4 +15,5 @@ pub mod read; // 4
 pub mod segment; // 3
 pub mod store; // 2
 pub mod stream; // 4
+pub mod upkeep; // 5
 pub mod volume; // 6

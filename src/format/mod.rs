@@ -5,6 +5,7 @@ pub mod codec;
 pub mod frame;
 pub mod row;
 pub mod segment;
+pub mod snapshot;
 
 pub use frame::{DataFrame, Frame, RecordFrame};
 pub use row::{Attr, Extent, Row, SegmentRow, SegmentState};

@@ -159,6 +159,10 @@ pub enum Row {
     StreamRange {
         next: StreamId,
     },
+    /// Snapshots before this position are deleted, and with them the need for the log before it.
+    Snapshots {
+        oldest: Pos,
+    },
     /// A session began.
     Session {
         epoch: Epoch,
@@ -239,6 +243,10 @@ impl Row {
                 out.put_u8(11);
                 out.put_u32(next.0);
             }
+            Row::Snapshots { oldest } => {
+                out.put_u8(13);
+                out.put_u64(*oldest);
+            }
             Row::Session {
                 epoch,
                 session,
@@ -250,6 +258,19 @@ impl Row {
                 out.put_i64(*started);
             }
         }
+    }
+
+    /// About how many bytes it takes.
+    pub fn size_hint(&self) -> usize {
+        let variable = match self {
+            Row::Entry { name, .. } | Row::NoEntry { name, .. } => name.len(),
+            Row::Extents { extents, .. } => extents.len() * EXTENT_BYTES,
+            Row::Target { target, .. } => target.len(),
+            Row::Xattr { name, value, .. } => name.len() + value.as_ref().map_or(0, Vec::len),
+            Row::Foreign(f) => f.path.len(),
+            _ => 0,
+        };
+        variable + 70
     }
 
     pub fn decode(c: &mut Cursor<'_>) -> Result<Row> {
@@ -309,6 +330,7 @@ impl Row {
                 session: SessionId(c.u32()?),
                 started: c.i64()?,
             },
+            13 => Row::Snapshots { oldest: c.u64()? },
             other => return Err(corrupt(format!("row of unknown type {other}"))),
         })
     }

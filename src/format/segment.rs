@@ -81,7 +81,7 @@ impl SegmentHeader {
 
 /// Checks magic, version and checksum of a fixed structure; the checksum is its last 4 bytes. The
 /// version is looked at first: a newer structure may be checksummed differently.
-fn checked<'a>(raw: &'a [u8], magic: &[u8; 8], what: &str) -> Result<&'a [u8]> {
+pub(super) fn checked<'a>(raw: &'a [u8], magic: &[u8; 8], what: &str) -> Result<&'a [u8]> {
     let mut c = Cursor::new(raw);
     if c.take(8)? != magic {
         return Err(corrupt(format!("no {what} here")));

@@ -40,6 +40,7 @@ pub struct Index {
     next_ino: u64,
     next_stream: u32,
     session: Option<Session>,
+    log_needed: Pos,
     /// Rows about inodes that do not exist. Replaying rows older than a snapshot makes some;
     /// otherwise there are none.
     strays: u64,
@@ -193,6 +194,11 @@ impl Index {
 
     pub fn session(&self) -> Option<Session> {
         self.session
+    }
+
+    /// No snapshot that is kept needs the log before this position.
+    pub fn log_needed(&self) -> Pos {
+        self.log_needed
     }
 
     pub fn strays(&self) -> u64 {

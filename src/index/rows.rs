@@ -32,6 +32,8 @@ impl Index {
                 started,
             });
         }
+        let oldest = self.log_needed;
+        f(Row::Snapshots { oldest });
         self.segments().for_each(|s| f(Row::Segment(s.row.clone())));
         self.foreign_files()
             .for_each(|x| f(Row::Foreign(x.clone())));

@@ -2,6 +2,8 @@
 
 mod replay;
 mod scan;
+mod snapshot;
 
 pub use replay::{LogEnd, LogFile, discover, replay};
 pub use scan::{Scan, SegmentFile, open_segment, scan};
+pub use snapshot::{list_snapshots, load, load_newest, visit_snapshot};

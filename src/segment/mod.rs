@@ -1,12 +1,13 @@
 //! Layer 3: where segment files are on the store.
 
-use crate::base::{Epoch, Error, ErrorKind, Result, SegmentName};
+use crate::base::{Epoch, Error, ErrorKind, Pos, Result, SegmentName};
 
 pub const META_DIR: &str = ".stowfs";
 pub const FORMAT_FILE: &str = ".stowfs/FORMAT";
 pub const OWNER_DIR: &str = ".stowfs/owner";
 pub const LOG_DIR: &str = ".stowfs/log";
 pub const DATA_DIR: &str = ".stowfs/data";
+pub const SNAPSHOT_DIR: &str = ".stowfs/snapshot";
 
 /// Suffix of a log directory whose epoch is over.
 const FENCED: &str = ".fenced";
@@ -36,6 +37,18 @@ pub fn path(name: &SegmentName, current: Epoch) -> String {
         SegmentName::Log { epoch, n } => format!("{}/{n}.seg", log_dir(*epoch, current)),
         SegmentName::Lane { session, n } => format!("{DATA_DIR}/{session}/{n}.seg"),
     }
+}
+
+/// The path of the snapshot that contains everything before a position of the log.
+pub fn snapshot_path(from: Pos) -> String {
+    format!("{SNAPSHOT_DIR}/{from}.idx")
+}
+
+/// The position in a snapshot's file name `<from>.idx`.
+pub fn parse_snapshot_name(name: &str) -> Option<Pos> {
+    let text = name.strip_suffix(".idx")?;
+    let from: Pos = text.parse().ok()?;
+    (from.to_string() == text).then_some(from)
 }
 
 /// The number in a segment's file name `<n>.seg`.

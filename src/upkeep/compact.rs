@@ -1,0 +1,198 @@
+//! Compaction: copies what is still used out of segments that are mostly dead, so that garbage
+//! collection can take them.
+
+use super::Root;
+use crate::base::{Ino, Result, SegmentName, StreamId};
+use crate::format::{DataFrame, Extent, Row, SegmentState};
+use crate::index::{Index, SegmentUse};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct CompactOptions {
+    /// Segment bytes per live byte above which compaction begins.
+    pub target: f64,
+    /// Bytes copied per second; 0: as fast as it goes.
+    pub rate: u64,
+}
+
+/// Bytes copied between two commits.
+const BATCH: usize = 4 << 20;
+/// Inodes looked at under one lock.
+const SLICE: usize = 2048;
+/// A segment with a larger share of live bytes is not worth copying.
+const FULL: f64 = 0.9;
+
+/// A segment that is worth emptying.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Victim {
+    pub name: SegmentName,
+    pub size: u64,
+    pub live: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    pub extents: u64,
+    pub bytes: u64,
+}
+
+/// Chooses what to empty so that the amplification comes down to the target: the emptiest first,
+/// which frees most for what it costs. Free, and without effect.
+pub fn plan(index: &Index, options: &CompactOptions) -> Vec<Victim> {
+    let sealed = index
+        .segments()
+        .filter(|s| s.row.state == SegmentState::Sealed);
+    let used: Vec<&SegmentUse> = sealed.filter(|s| s.live.bytes > 0).collect();
+    let mut total: u64 = used.iter().map(|s| s.row.size).sum();
+    let live: u64 = used.iter().map(|s| s.live.bytes).sum();
+    let mut victims: Vec<Victim> = used
+        .iter()
+        .filter(|s| may_be_emptied(index, s) && (s.live.bytes as f64) < FULL * s.row.size as f64)
+        .map(|s| Victim {
+            name: s.row.name,
+            size: s.row.size,
+            live: s.live.bytes,
+        })
+        .collect();
+    victims.sort_by(|a, b| share(a).total_cmp(&share(b)).then(a.name.cmp(&b.name)));
+    victims.retain(|v| {
+        let needed = total as f64 > options.target * live as f64;
+        total -= if needed {
+            v.size.saturating_sub(v.live)
+        } else {
+            0
+        };
+        needed
+    });
+    victims
+}
+
+fn share(v: &Victim) -> f64 {
+    v.live as f64 / v.size.max(1) as f64
+}
+
+/// A log segment that replay still needs would not go away for being empty.
+fn may_be_emptied(index: &Index, s: &SegmentUse) -> bool {
+    s.row.stream != StreamId::LOG || s.row.end <= index.log_needed()
+}
+
+/// Copies the live extents of the victims elsewhere. What changes meanwhile is left to the change.
+pub async fn execute(
+    root: &dyn Root,
+    victims: &[Victim],
+    options: &CompactOptions,
+) -> Result<Copied> {
+    let names: BTreeSet<SegmentName> = victims.iter().map(|v| v.name).collect();
+    let mut inos = Vec::new();
+    root.view(&mut |index| inos = index.inos());
+    let mut copied = Copied::default();
+    let mut batch = Batch::default();
+    for slice in inos.chunks(SLICE) {
+        let mut found = Vec::new();
+        root.view(&mut |index| found = extents_in(index, slice, &names));
+        for (ino, extent, path) in found {
+            batch.copy(root, ino, extent, path).await?;
+            if batch.bytes >= BATCH {
+                batch.commit(root, &mut copied, options).await?;
+            }
+        }
+    }
+    batch.commit(root, &mut copied, options).await?;
+    Ok(copied)
+}
+
+type Found = Vec<(Ino, Extent, Vec<u8>)>;
+
+/// The extents of these inodes that lie in one of the segments.
+fn extents_in(index: &Index, inos: &[Ino], names: &BTreeSet<SegmentName>) -> Found {
+    let mut found = Vec::new();
+    for ino in inos {
+        for e in index.extents(*ino, 0, u64::MAX) {
+            let inside = index
+                .segment_at(e.stream, e.pos)
+                .is_some_and(|s| names.contains(&s.row.name));
+            if e.frame != 0 && inside {
+                found.push((*ino, e, index.path(*ino).unwrap_or_default()));
+            }
+        }
+    }
+    found
+}
+
+#[derive(Default)]
+struct Batch {
+    moves: Vec<(Ino, Extent, Extent)>,
+    bytes: usize,
+}
+
+impl Batch {
+    async fn copy(&mut self, root: &dyn Root, ino: Ino, old: Extent, path: Vec<u8>) -> Result<()> {
+        // It may be gone by now; then its segment may be gone too, and there is nothing to copy.
+        let bytes = match root.fetch(&old).await {
+            Ok(bytes) => bytes,
+            Err(_) if !is_current(root, ino, &old) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let new = root.copy(DataFrame::new(ino, old.off, bytes, path)).await?;
+        self.bytes += old.len as usize;
+        self.moves.push((ino, old, new));
+        Ok(())
+    }
+
+    /// Makes the copies durable, then lets every file that still uses an old extent use its copy.
+    async fn commit(
+        &mut self,
+        root: &dyn Root,
+        copied: &mut Copied,
+        options: &CompactOptions,
+    ) -> Result<()> {
+        let moves = std::mem::take(&mut self.moves);
+        let copies: Vec<Extent> = moves.iter().map(|m| m.2).collect();
+        let synced = root.sync_copies(&copies).await;
+        let done = match synced {
+            Ok(()) => root.commit(&mut |index| moves.iter().flat_map(|m| swap(index, m)).collect()),
+            Err(e) => Err(e),
+        };
+        root.drop_copies(&copies);
+        root.durable(done?).await?;
+        copied.extents += moves.len() as u64;
+        copied.bytes += self.bytes as u64;
+        if options.rate > 0 {
+            tokio::time::sleep(Duration::from_secs_f64(
+                self.bytes as f64 / options.rate as f64,
+            ))
+            .await;
+        }
+        self.bytes = 0;
+        Ok(())
+    }
+}
+
+fn is_current(root: &dyn Root, ino: Ino, old: &Extent) -> bool {
+    let mut current = false;
+    root.view(&mut |index| current = !still_used(index, ino, old).is_empty());
+    current
+}
+
+/// The parts of a file that use the bytes of an old extent at the same place.
+fn still_used(index: &Index, ino: Ino, old: &Extent) -> Vec<Extent> {
+    let mut parts = index.extents(ino, old.off, old.end());
+    parts.retain(|e| {
+        let same_frame = (e.stream, e.pos, e.frame) == (old.stream, old.pos, old.frame);
+        same_frame && e.off - old.off == (e.skip as u64).wrapping_sub(old.skip as u64)
+    });
+    parts
+}
+
+/// Rows that replace what is still used of an old extent by the copy.
+fn swap(index: &Index, (ino, old, new): &(Ino, Extent, Extent)) -> Vec<Row> {
+    let parts = still_used(index, *ino, old);
+    let row = |e: Extent| Row::Extents {
+        ino: *ino,
+        off: e.off,
+        len: e.len as u64,
+        extents: vec![new.clip(e.off, e.end())],
+    };
+    parts.into_iter().map(row).collect()
+}

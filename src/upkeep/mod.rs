@@ -1,0 +1,53 @@
+//! Layer 5: what keeps a root small and its recovery short, in the background: snapshots, garbage
+//! collection, compaction. Each is one function that makes one pass; who calls them when is
+//! `duty`.
+
+pub mod compact;
+pub mod duty;
+pub mod gc;
+pub mod snapshot;
+
+use crate::base::{Epoch, Pos, Result, Timestamp};
+use crate::format::{DataFrame, Extent, Row, SegmentRow};
+use crate::index::Index;
+use crate::store::Store;
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// What upkeep needs of a mounted root.
+#[async_trait]
+pub trait Root: Send + Sync + 'static {
+    fn store(&self) -> &Arc<dyn Store>;
+    fn uuid(&self) -> [u8; 16];
+    fn epoch(&self) -> Epoch;
+    fn now(&self) -> Timestamp;
+
+    /// Looks at the index; short, without waiting.
+    fn view(&self, look: &mut dyn FnMut(&Index));
+
+    /// Makes one atomic change of the rows that `make` states; none if there are none. Returns the
+    /// position to wait for.
+    fn commit(&self, make: &mut dyn FnMut(&Index) -> Vec<Row>) -> Result<Pos>;
+
+    /// The position of the next record. Inside `view`: every earlier record is applied.
+    fn log_end(&self) -> Pos;
+
+    async fn durable(&self, pos: Pos) -> Result<()>;
+
+    /// Every read that is under way planned at or after this position of the log.
+    fn oldest_read(&self) -> Pos;
+
+    /// Whether the segment holds bytes that somebody is about to commit.
+    fn is_staged(&self, segment: &SegmentRow) -> bool;
+
+    async fn fetch(&self, extent: &Extent) -> Result<Bytes>;
+
+    /// Writes a copy of live bytes; durable after `sync_copies`.
+    async fn copy(&self, frame: DataFrame) -> Result<Extent>;
+
+    async fn sync_copies(&self, copies: &[Extent]) -> Result<()>;
+
+    /// Forgets copies that will not be committed.
+    fn drop_copies(&self, copies: &[Extent]);
+}

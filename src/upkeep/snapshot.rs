@@ -1,0 +1,168 @@
+//! Writes snapshots, and deletes old ones.
+//!
+//! A snapshot is taken in slices, with changes going on between them. That is right because rows
+//! state final values: whatever a slice has seen too early, replay from the snapshot's position
+//! states again (see `log::snapshot`).
+
+use super::Root;
+use crate::base::{Context, ErrorKind, Ino, Pos, Result, SessionId};
+use crate::format::segment::Footer;
+use crate::format::snapshot::{SNAPSHOT_STREAM, SnapshotHeader};
+use crate::format::{RecordFrame, Row};
+use crate::log::{list_snapshots, visit_snapshot};
+use crate::segment::{SNAPSHOT_DIR, snapshot_path};
+use crate::store::Writer;
+
+/// Inodes that are looked at under one lock.
+const SLICE: usize = 1024;
+/// Bytes of rows in one frame.
+const FRAME: usize = 1 << 20;
+/// Snapshots that are kept, with all of the log between them.
+const KEPT: usize = 2;
+
+/// Takes a snapshot and publishes it. Returns its position and its size in bytes.
+pub async fn take(root: &dyn Root) -> Result<(Pos, u64)> {
+    let (mut from, mut inos) = (0, Vec::new());
+    root.view(&mut |index| {
+        from = root.log_end();
+        inos = index.inos();
+    });
+    let path = snapshot_path(from);
+    if list_snapshots(&**root.store()).await?.contains(&from) {
+        return Ok((from, root.store().stat(&path).await?.len));
+    }
+    root.store()
+        .mkdir(SNAPSHOT_DIR)
+        .await
+        .context("making the snapshot folder")?;
+    let temp = format!("{SNAPSHOT_DIR}/{from}.{}.{}.part", root.epoch(), root.now());
+    let written = write(root, &temp, from, &inos).await;
+    let published = match written {
+        Ok(size) => root.store().rename(&temp, &path).await.map(|()| size),
+        Err(e) => Err(e),
+    };
+    match published {
+        Ok(size) => Ok((from, size)),
+        Err(e) if e.is_ambiguous() || e.is(ErrorKind::Fenced) => Err(e),
+        Err(e) => {
+            // Its name is this session's own, and nothing refers to it.
+            let _ = root.store().delete(&temp).await;
+            Err(e.context(format_args!("taking snapshot {path}")))
+        }
+    }
+}
+
+async fn write(root: &dyn Root, temp: &str, from: Pos, inos: &[Ino]) -> Result<u64> {
+    let (uuid, epoch, created) = (root.uuid(), root.epoch(), root.now());
+    let header = SnapshotHeader {
+        root: uuid,
+        epoch,
+        from,
+        created,
+    };
+    let mut out = Output {
+        root,
+        writer: root.store().create(temp).await?,
+        pos: 0,
+        rows: Vec::new(),
+        bytes: 0,
+    };
+    out.writer.append(header.encode().into()).await?;
+    let mut rows = Vec::new();
+    root.view(&mut |index| index.table_rows(&mut |row| rows.push(row)));
+    out.add(&mut rows).await?;
+    // Inodes first: an entry needs the inode that it names.
+    for slice in inos.chunks(SLICE) {
+        root.view(&mut |index| {
+            slice
+                .iter()
+                .for_each(|ino| index.inode_rows(*ino, &mut |row| rows.push(row)))
+        });
+        out.add(&mut rows).await?;
+    }
+    for slice in inos.chunks(SLICE) {
+        root.view(&mut |index| {
+            slice
+                .iter()
+                .for_each(|ino| index.entry_rows(*ino, &mut |row| rows.push(row)))
+        });
+        out.add(&mut rows).await?;
+    }
+    out.flush().await?;
+    // What was seen must not be more than what the log keeps.
+    root.durable(root.log_end()).await?;
+    out.finish(temp).await
+}
+
+struct Output<'a> {
+    root: &'a dyn Root,
+    writer: Box<dyn Writer>,
+    pos: Pos,
+    rows: Vec<Row>,
+    bytes: usize,
+}
+
+impl Output<'_> {
+    async fn add(&mut self, rows: &mut Vec<Row>) -> Result<()> {
+        for row in rows.drain(..) {
+            self.bytes += row.size_hint();
+            self.rows.push(row);
+            if self.bytes >= FRAME {
+                self.flush().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<()> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let rows = std::mem::take(&mut self.rows);
+        self.bytes = 0;
+        let session = SessionId(self.root.epoch().0);
+        let mut frame = Vec::with_capacity(FRAME);
+        RecordFrame {
+            session,
+            op: 0,
+            durable: 0,
+            rows,
+        }
+        .encode(self.pos, self.root.epoch(), &mut frame);
+        self.pos += frame.len() as u64;
+        self.writer.append(frame.into()).await
+    }
+
+    /// Closes the file and reads it back: nothing older may go because of a bad snapshot.
+    async fn finish(mut self, temp: &str) -> Result<u64> {
+        let footer = Footer::new(SNAPSHOT_STREAM, 0, self.pos, &[]);
+        self.writer.append(footer.encode().into()).await?;
+        self.writer.close().await?;
+        visit_snapshot(&**self.root.store(), temp, &mut |_| Ok(())).await?;
+        Ok(self.root.store().stat(temp).await?.len)
+    }
+}
+
+/// Deletes all but the newest snapshots. The record that says so is durable first: an owner that
+/// was fenced cannot write it, and so deletes nothing.
+pub async fn trim(root: &dyn Root) -> Result<()> {
+    let found = list_snapshots(&**root.store()).await?;
+    let Some(oldest) = found.get(KEPT - 1).copied() else {
+        return Ok(());
+    };
+    let pos = root.commit(&mut |index| match index.log_needed() < oldest {
+        true => vec![Row::Snapshots { oldest }],
+        false => Vec::new(),
+    })?;
+    root.durable(pos).await?;
+    for from in &found[KEPT..] {
+        let path = snapshot_path(*from);
+        match root.store().delete(&path).await {
+            Err(e) if !e.is(ErrorKind::NotFound) => {
+                return Err(e.context(format_args!("deleting {path}")));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
