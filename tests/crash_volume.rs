@@ -103,6 +103,13 @@ fn options(takeover: bool) -> OpenOptions {
             block_size: 4 << 10,
             op_timeout: Duration::from_secs(30),
             idle_seal: Duration::from_secs(3),
+            gc_grace: Duration::from_secs(1),
+            gc_keep: 0.1,
+            delete_rate: 1000.0,
+            compact_target: 1.2,
+            compact_rate: 0,
+            snapshot_bytes: 8 << 10,
+            upkeep_every: Duration::from_millis(500),
             ..Config::default()
         },
         clock: Arc::new(SystemClock),

@@ -204,3 +204,103 @@ async fn long_files_go_to_lanes_and_come_back() {
     );
     assert_eq!(get(&third, "long").await.unwrap(), whole);
 }
+
+fn upkeep_options() -> OpenOptions {
+    let mut options = options();
+    options.config.gc_grace = Duration::from_secs(5);
+    options.config.gc_keep = 0.0;
+    options.config.delete_rate = 1000.0;
+    options.config.compact_target = 1.3;
+    options.config.compact_rate = 0;
+    options.config.snapshot_bytes = 64 << 10;
+    options.config.upkeep_every = Duration::from_millis(500);
+    options.config.idle_seal = Duration::from_secs(5);
+    options
+}
+
+fn unlink(volume: &Volume, name: &str) {
+    let done = volume.change(|index, change| {
+        let ino = index.lookup(Ino::ROOT, name.as_bytes()).expect("a file");
+        change.row(Row::NoEntry {
+            parent: Ino::ROOT,
+            name: name.into(),
+        });
+        change.row(Row::Free { ino });
+        Ok::<_, Error>(())
+    });
+    done.unwrap();
+}
+
+fn bytes_on_store(volume: &Volume) -> (u64, u64) {
+    volume.read(|index| {
+        let total = index
+            .segments()
+            .map(|s| s.row.size.max(s.row.end - s.row.base))
+            .sum();
+        (total, index.segments().map(|s| s.live.bytes).sum())
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn space_comes_back_and_the_living_stay_readable() {
+    let cluster = MemoryCluster::new(21);
+    let store: Arc<dyn Store> = cluster.host("a");
+    let volume = Volume::open(store, upkeep_options()).await.unwrap();
+    // Turns over like a checkpoint directory: a tenth of the files lives on.
+    for round in 0..30u64 {
+        for i in 0..40 {
+            put(
+                &volume,
+                &format!("r{round}-{i}"),
+                content(round * 100 + i, 9000),
+            )
+            .unwrap();
+        }
+        volume.durable(volume.last_pos()).await.unwrap();
+        for i in (0..40).filter(|i| round > 0 && i % 10 != 0) {
+            unlink(&volume, &format!("r{}-{i}", round - 1));
+        }
+        tokio::time::sleep(Duration::from_secs(10)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let (total, live) = bytes_on_store(&volume);
+    assert!(live > 29 * 4 * 9000, "{live}");
+    // The newest log must stay for replay; everything else keeps the target.
+    assert!(
+        total < 2 * live + (512 << 10),
+        "{total} bytes for {live} live ones"
+    );
+    for round in 0..30u64 {
+        for i in (0..40).step_by(10) {
+            let found = get(&volume, &format!("r{round}-{i}"))
+                .await
+                .expect("a living file");
+            assert_eq!(found, content(round * 100 + i, 9000), "r{round}-{i}");
+        }
+    }
+    assert_eq!(volume.read(|i| i.check()), Vec::<String>::new());
+    volume.shutdown().await.unwrap();
+    drop(volume);
+
+    let store: Arc<dyn Store> = cluster.host("b");
+    let volume = Volume::open(store.clone(), upkeep_options()).await.unwrap();
+    let recovered = volume.recovered();
+    assert!(
+        recovered.records < 500,
+        "a snapshot shortens replay: {recovered:?}"
+    );
+    assert_eq!(get(&volume, "r7-10").await.unwrap(), content(710, 9000));
+    let names: Vec<String> = volume.read(|index| {
+        let names = index
+            .readdir(Ino::ROOT, 0)
+            .map(|e| String::from_utf8_lossy(&e.name).into());
+        names.collect()
+    });
+    names.iter().for_each(|name| unlink(&volume, name));
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let (total, live) = bytes_on_store(&volume);
+    assert_eq!(live, 0);
+    assert!(total < 512 << 10, "an empty root holds {total} bytes");
+    let left = cluster.tree();
+    assert!(left.len() < 60, "files left on the store: {left:#?}");
+}

@@ -106,6 +106,20 @@ options! {
     run_dir: Option<PathBuf> = None;
     /// Where messages go. [default: standard error; with --daemon a file in the run-dir]
     log_file: Option<PathBuf> = None;
+    /// How long a segment that nothing refers to any more is kept before it is deleted.
+    gc_grace: Duration = Duration::from_secs(60);
+    /// Unreferenced segments may take this share of the live bytes while they wait for gc-grace; above it the oldest go at once.
+    gc_keep: f64 = 0.2;
+    /// Segments deleted per second, at most.
+    delete_rate: f64 = 20.0;
+    /// Bytes in segments per live byte above which compaction begins.
+    compact_target: f64 = 1.5;
+    /// Bytes that compaction copies per second; 0: as fast as it goes.
+    compact_rate: u64 = 32 * MIB;
+    /// Growth of the log after which a snapshot of the index is taken, at least.
+    snapshot_bytes: u64 = 64 * MIB;
+    /// How often upkeep (snapshots, compaction, garbage collection) looks for work.
+    upkeep_every: Duration = Duration::from_secs(2);
     /// How much is logged: error, warn, info, debug or trace, also per module (info,stowfs::log=debug).
     log_level: String = "info".to_string();
 }
@@ -120,6 +134,7 @@ impl Config {
             let text = match value {
                 toml::Value::String(s) => s,
                 toml::Value::Integer(i) => i.to_string(),
+                toml::Value::Float(f) => f.to_string(),
                 toml::Value::Boolean(b) => b.to_string(),
                 _ if !OPTIONS.iter().any(|o| o.name == name) => return Err(unknown(&name)),
                 other => {
@@ -223,6 +238,21 @@ impl OptionValue for u16 {
     const UNIT: &'static str = "NUMBER";
     fn parse(text: &str) -> Result<u16, String> {
         text.parse().map_err(|_| "not a whole number".to_string())
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl OptionValue for f64 {
+    const UNIT: &'static str = "NUMBER";
+    fn parse(text: &str) -> Result<f64, String> {
+        let number: f64 = text.parse().map_err(|_| "not a number".to_string())?;
+        if number.is_finite() && number >= 0.0 {
+            Ok(number)
+        } else {
+            Err("must be 0 or more".into())
+        }
     }
     fn show(&self) -> String {
         self.to_string()

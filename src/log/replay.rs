@@ -66,7 +66,7 @@ pub async fn replay(
     apply: &mut (dyn FnMut(Pos, RecordFrame) -> Result<()> + Send),
 ) -> Result<LogEnd> {
     let mut chain = Chain {
-        at: from,
+        at: 0,
         from,
         segments: Vec::new(),
         records: 0,
@@ -89,7 +89,7 @@ pub async fn replay(
     }
     chain.check_hole(Pos::MAX)?;
     Ok(LogEnd {
-        end: chain.at,
+        end: chain.at.max(from),
         segments: chain.segments,
         records: chain.records,
     })
@@ -111,7 +111,7 @@ async fn open_all(store: &dyn Store, files: &[LogFile]) -> Result<Vec<Opened>> {
 }
 
 struct Chain {
-    /// Everything before is applied.
+    /// Everything before is found.
     at: Pos,
     /// Records before this are in a snapshot.
     from: Pos,
@@ -138,13 +138,18 @@ impl Chain {
             .filter(|end| *end <= self.from)
         {
             self.push_row(file, segment, end);
+            self.at = self.at.max(end);
             return Ok(());
         }
         self.check_hole(base)?;
+        if base <= self.from {
+            // What is between is not missing: it is in segments that need not be read.
+            self.at = self.at.max(base);
+        }
         if base > self.at {
             if self.records == 0 && self.segments.is_empty() {
                 // Older segments were deleted after a snapshot that is not at hand.
-                let text = format!("the log begins at {base}, but is needed from {}", self.at);
+                let text = format!("the log begins at {base}, but is needed from {}", self.from);
                 return Err(damage(&file.path, 0, &text));
             }
             return Err(damage(
@@ -157,7 +162,7 @@ impl Chain {
         self.settle_end(&mut scan, segment, limit, promised);
         let end = scan.end.min(limit);
         for (pos, record) in scan.records {
-            if pos >= self.at && pos < end {
+            if pos >= self.at.max(self.from) && pos < end {
                 apply(pos, record).context(format_args!("{} position {pos}", file.path))?;
                 self.records += 1;
             }
@@ -172,7 +177,7 @@ impl Chain {
         if scan.end < limit {
             let offset = scan.end - base;
             let why = scan.stopped.unwrap_or_else(|| "the file ends".into());
-            if scan.vouched > self.at {
+            if scan.vouched > self.at.max(self.from) {
                 return Err(damage(&file.path, offset, &why));
             }
             self.hole = Some((self.at, damage(&file.path, offset, &why).to_string()));
@@ -240,7 +245,7 @@ impl Chain {
         promised: Pos,
     ) -> Result<()> {
         let vouched = vouched_in(store, &file.path).await?;
-        if vouched > self.at {
+        if vouched > self.at.max(self.from) {
             return Err(damage(&file.path, 0, &e.to_string()));
         }
         info!(
@@ -256,7 +261,7 @@ impl Chain {
     /// A hole matters as soon as a later segment says that its bytes were durable.
     fn check_hole(&mut self, base: Pos) -> Result<()> {
         match self.hole.take() {
-            Some((at, why)) if base > at && base != Pos::MAX => {
+            Some((at, why)) if base > at.max(self.from) && base != Pos::MAX => {
                 Err(Error::new(ErrorKind::Corrupt, why))
             }
             _ => Ok(()),

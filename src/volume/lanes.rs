@@ -13,6 +13,7 @@ use std::time::Duration;
 
 /// Lanes that take turns: while one syncs, the other is written.
 const LANES: u64 = 2;
+const SURVIVORS: u64 = LANES;
 
 /// Bytes of a lane that may wait to become durable before its writers wait.
 const UNSYNCED: usize = 32 << 20;
@@ -43,6 +44,21 @@ impl Lanes {
     ) -> Result<Extent> {
         // A file stays on its lane for a while, so that its extents lie together.
         let turn = (frame.ino.0 + (frame.off >> 26)) % LANES;
+        self.append_to(volume, turn, frame, permit).await
+    }
+
+    /// Appends to the lane of compaction: what survived once is likely to live on.
+    pub(super) async fn append_copy(&self, volume: &Volume, frame: DataFrame) -> Result<Extent> {
+        self.append_to(volume, SURVIVORS, frame, None).await
+    }
+
+    async fn append_to(
+        &self,
+        volume: &Volume,
+        turn: u64,
+        frame: DataFrame,
+        permit: Option<BufferPermit>,
+    ) -> Result<Extent> {
         let lane = self.lane(volume, turn)?;
         lane.stream
             .wait_for_room(UNSYNCED, volume.config.op_timeout)
@@ -55,6 +71,7 @@ impl Lanes {
             volume.identity.epoch,
         );
         queued.held = permit.map(|p| Arc::new(p) as Arc<_>);
+        volume.staged.add(&extent);
         lane.stream.push(vec![queued])?;
         Ok(extent)
     }

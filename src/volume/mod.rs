@@ -8,11 +8,13 @@ mod lanes;
 mod open;
 pub mod owner;
 pub mod root;
+mod upkept;
 mod watch;
 
 pub use change::Change;
 pub use open::{OpenOptions, Recovered};
 pub use owner::HostLock;
+pub use upkept::{ReadGuard, duty_options};
 
 use crate::base::config::Config;
 use crate::base::error::Context;
@@ -36,6 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as watch_channel};
 use tokio::task::JoinHandle;
+use upkept::{Reads, Staged};
 
 /// Memory that a writer has taken from the write buffer.
 pub type BufferPermit = OwnedSemaphorePermit;
@@ -55,6 +58,8 @@ pub struct Volume {
     index: RwLock<Index>,
     log: Stream,
     lanes: Lanes,
+    staged: Staged,
+    reads: Reads,
     reader: FrameReader,
     inos: Mutex<Range<u64>>,
     ops: AtomicU64,
@@ -128,6 +133,7 @@ impl Volume {
         let (frames, rows, end) =
             change.finish(self.identity.session, op, self.log.durable_pos())?;
         self.log.push(frames)?;
+        self.staged.committed(&rows);
         for row in &rows {
             // It is queued already, and replay will apply it as well: an index that refuses it is a
             // bug, and going on with half of a change would be worse than stopping.

@@ -5,11 +5,13 @@ use super::owner::{self, HostLock, Owner};
 use super::{Volume, adopt, root, watch};
 use crate::base::config::Config;
 use crate::base::error::Context;
-use crate::base::{Clock, Epoch, Error, ErrorKind, Ino, Result, SegmentName, SessionId, StreamId};
+use crate::base::{
+    Clock, Epoch, Error, ErrorKind, Ino, Pos, Result, SegmentName, SessionId, StreamId,
+};
 use crate::format::segment::HEADER_LEN;
 use crate::format::{Attr, Row, SegmentRow, SegmentState};
 use crate::index::Index;
-use crate::log::{self, LogEnd};
+use crate::log::{self, LogEnd, LogFile};
 use crate::read::FrameReader;
 use crate::segment::{self, DATA_DIR, LOG_DIR};
 use crate::store::{OpenVisibility, Store};
@@ -69,7 +71,11 @@ impl Volume {
         let ownership = owner::acquire(&*store, me, lock, options.takeover).await?;
         let epoch = ownership.epoch();
         fence_past_epochs(&*store, epoch).await?;
-        let (index, log) = recover(&*store).await?;
+        let Recovery {
+            index,
+            log,
+            snapshot,
+        } = recover(&*store, format.uuid.as_bytes(), Some(epoch)).await?;
         let session = SessionId(epoch.0);
         store
             .mkdir(&format!("{DATA_DIR}/{session}"))
@@ -99,6 +105,7 @@ impl Volume {
             .await
             .context("the first commit")?;
         volume.read_only.store(options.read_only, Ordering::Relaxed);
+        volume.begin_upkeep(snapshot);
         let _ = volume.recovered.set(Recovered {
             created,
             records: log.records,
@@ -207,39 +214,72 @@ async fn fence_past_epochs(store: &dyn Store, epoch: Epoch) -> Result<()> {
             Err(e) => return Err(e.context(format_args!("fencing epoch {old}"))),
         }
     }
-    close_open_segments(store, epoch).await
-}
-
-async fn close_open_segments(store: &dyn Store, epoch: Epoch) -> Result<()> {
-    for file in log::discover(store)
-        .await?
-        .iter()
-        .filter(|f| f.epoch < epoch)
-    {
-        let sealed = matches!(log::open_segment(store, &file.path).await,
-            Ok(segment) if segment.footer.is_some());
-        if !sealed {
-            store
-                .recover(&file.path)
-                .await
-                .context(format_args!("closing {}", file.path))?;
-        }
-    }
     Ok(())
 }
 
-/// Builds the index from the log.
-pub async fn recover(store: &dyn Store) -> Result<(Index, LogEnd)> {
-    let mut index = Index::new();
-    let files = log::discover(store).await?;
+/// An index, and the log that made it.
+pub struct Recovery {
+    pub index: Index,
+    pub log: LogEnd,
+    /// Position of the snapshot that replay began with; 0 if there was none.
+    pub snapshot: Pos,
+}
+
+/// Builds the index from the newest snapshot and the log after it. An owner passes its epoch:
+/// files that lower epochs left open are closed first.
+pub async fn recover(store: &dyn Store, root: &[u8; 16], owner: Option<Epoch>) -> Result<Recovery> {
+    let (mut index, snapshot) = log::load_newest(store, root).await?;
+    let from = snapshot.map_or(0, |header| header.from);
+    let mut files = log::discover(store).await?;
+    files.retain(|file| !is_settled(&index, file, from));
+    if let Some(epoch) = owner {
+        close_open_segments(store, &files, epoch).await?;
+    }
     let mut apply = |_, record: crate::format::RecordFrame| {
         record.rows.iter().try_for_each(|row| index.apply(row))
     };
-    let end = log::replay(store, &files, 0, &mut apply).await?;
-    for row in &end.segments {
-        index.apply(&Row::Segment(row.clone()))?;
+    let log = log::replay(store, &files, from, &mut apply).await?;
+    for row in &log.segments {
+        // Condemned is final; the file only waits to be deleted.
+        let known = index.segment(&row.name).map(|s| s.row.state);
+        if known != Some(SegmentState::Condemned) {
+            index.apply(&Row::Segment(row.clone()))?;
+        }
     }
-    Ok((index, end))
+    Ok(Recovery {
+        index,
+        log,
+        snapshot: from,
+    })
+}
+
+/// Whether the snapshot knows all about a file of the log, so that it need not be opened.
+fn is_settled(index: &Index, file: &LogFile, from: Pos) -> bool {
+    let name = SegmentName::Log {
+        epoch: file.epoch,
+        n: file.n,
+    };
+    // Without a size its writer was lost, and it may still have to be closed.
+    let settled =
+        |row: &SegmentRow| row.state != SegmentState::Open && row.end <= from && row.size > 0;
+    index.segment(&name).is_some_and(|s| settled(&s.row))
+}
+
+async fn close_open_segments(store: &dyn Store, files: &[LogFile], epoch: Epoch) -> Result<()> {
+    let past = files.iter().filter(|f| f.epoch < epoch);
+    let closing = past.map(|file| async move {
+        match log::open_segment(store, &file.path).await {
+            Ok(segment) if segment.footer.is_some() => Ok(()),
+            _ => store
+                .recover(&file.path)
+                .await
+                .context(format_args!("closing {}", file.path)),
+        }
+    });
+    futures::stream::iter(closing)
+        .buffer_unordered(CLOSE_AT_ONCE)
+        .try_collect()
+        .await
 }
 
 fn start(
@@ -278,6 +318,8 @@ fn start(
             index: RwLock::new(index),
             log,
             lanes: Default::default(),
+            staged: Default::default(),
+            reads: Default::default(),
             inos: Mutex::new(inos),
             ops: Default::default(),
             buffer: Arc::new(Semaphore::new(buffer_size.min(Semaphore::MAX_PERMITS))),

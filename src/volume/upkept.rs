@@ -1,0 +1,184 @@
+//! What upkeep needs of the volume, and how it is begun.
+
+use super::{Change, Volume};
+use crate::base::config::Config;
+use crate::base::{Epoch, Error, Pos, Result, StreamId, Timestamp};
+use crate::format::{DataFrame, Extent, Row, SegmentRow};
+use crate::index::Index;
+use crate::store::Store;
+use crate::upkeep::Root;
+use crate::upkeep::compact::CompactOptions;
+use crate::upkeep::duty::{Duty, DutyOptions};
+use crate::upkeep::gc::GcOptions;
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Extents in lanes that somebody is about to commit: their segments must stay.
+#[derive(Default)]
+pub(super) struct Staged(Mutex<BTreeSet<(StreamId, Pos)>>);
+
+impl Staged {
+    pub(super) fn add(&self, extent: &Extent) {
+        self.0.lock().insert((extent.stream, extent.pos));
+    }
+
+    pub(super) fn remove(&self, extents: &[Extent]) {
+        let mut staged = self.0.lock();
+        for e in extents {
+            staged.remove(&(e.stream, e.pos));
+        }
+    }
+
+    /// Committed extents are held by the index from now on.
+    pub(super) fn committed(&self, rows: &[Row]) {
+        for row in rows {
+            if let Row::Extents { extents, .. } = row
+                && extents.iter().any(|e| e.stream != StreamId::LOG)
+            {
+                self.remove(extents);
+            }
+        }
+    }
+
+    fn any_in(&self, row: &SegmentRow) -> bool {
+        let range = (row.stream, row.base)..(row.stream, row.end.max(row.base));
+        self.0.lock().range(range).next().is_some()
+    }
+}
+
+/// Reads under way, by the position of the log at which they planned.
+#[derive(Default)]
+pub(super) struct Reads(Mutex<BTreeMap<Pos, usize>>);
+
+/// While it lives, no segment that the index named when it was made is deleted.
+pub struct ReadGuard<'a> {
+    reads: &'a Reads,
+    since: Pos,
+}
+
+impl Drop for ReadGuard<'_> {
+    fn drop(&mut self) {
+        let mut reads = self.reads.0.lock();
+        if let Some(n) = reads.get_mut(&self.since) {
+            *n -= 1;
+            if *n == 0 {
+                reads.remove(&self.since);
+            }
+        }
+    }
+}
+
+impl Volume {
+    /// To be held from planning a read (taking extents from the index) to its end.
+    pub fn reading(&self) -> ReadGuard<'_> {
+        let mut reads = self.reads.0.lock();
+        let since = self.log.next();
+        *reads.entry(since).or_default() += 1;
+        ReadGuard {
+            reads: &self.reads,
+            since,
+        }
+    }
+
+    /// Gives up extents that were appended to a lane and will not be committed.
+    pub fn lane_forget(&self, extents: &[Extent]) {
+        self.staged.remove(extents);
+    }
+
+    pub(super) fn begin_upkeep(self: &Arc<Volume>, last_snapshot: Pos) {
+        if self.read_only {
+            return;
+        }
+        let duty = Duty::new(duty_options(&self.config), last_snapshot);
+        let task = tokio::spawn(duty.run(Arc::downgrade(self)));
+        self.background.lock().push(task);
+    }
+}
+
+pub fn duty_options(config: &Config) -> DutyOptions {
+    DutyOptions {
+        gc: GcOptions {
+            grace: config.gc_grace,
+            keep: config.gc_keep,
+            delete_rate: config.delete_rate,
+        },
+        compact: CompactOptions {
+            target: config.compact_target,
+            rate: config.compact_rate,
+        },
+        snapshot_bytes: config.snapshot_bytes,
+        every: config.upkeep_every,
+    }
+}
+
+#[async_trait]
+impl Root for Volume {
+    fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    fn uuid(&self) -> [u8; 16] {
+        self.identity.root
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.identity.epoch
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn view(&self, look: &mut dyn FnMut(&Index)) {
+        look(&self.index.read())
+    }
+
+    fn commit(&self, make: &mut dyn FnMut(&Index) -> Vec<Row>) -> Result<Pos> {
+        let ((), pos) = self.change(|index, change: &mut Change| {
+            make(index).into_iter().for_each(|row| change.row(row));
+            Ok::<_, Error>(())
+        })?;
+        Ok(pos)
+    }
+
+    fn log_end(&self) -> Pos {
+        self.log.next()
+    }
+
+    async fn durable(&self, pos: Pos) -> Result<()> {
+        Volume::durable(self, pos).await
+    }
+
+    fn oldest_read(&self) -> Pos {
+        self.reads
+            .0
+            .lock()
+            .keys()
+            .next()
+            .copied()
+            .unwrap_or(Pos::MAX)
+    }
+
+    fn is_staged(&self, segment: &SegmentRow) -> bool {
+        self.staged.any_in(segment)
+    }
+
+    async fn fetch(&self, extent: &Extent) -> Result<Bytes> {
+        Volume::fetch(self, extent).await
+    }
+
+    async fn copy(&self, frame: DataFrame) -> Result<Extent> {
+        self.lanes.append_copy(self, frame).await
+    }
+
+    async fn sync_copies(&self, copies: &[Extent]) -> Result<()> {
+        self.lane_sync(copies).await
+    }
+
+    fn drop_copies(&self, copies: &[Extent]) {
+        self.staged.remove(copies);
+    }
+}
