@@ -15,6 +15,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Extents in lanes that somebody is about to commit: their segments must stay.
 #[derive(Default)]
@@ -89,7 +90,7 @@ impl Volume {
     }
 
     pub(super) fn begin_upkeep(self: &Arc<Volume>, last_snapshot: Pos) {
-        if self.read_only {
+        if self.read_only.load(Ordering::Relaxed) {
             return;
         }
         let duty = Duty::new(duty_options(&self.config), last_snapshot);
