@@ -86,9 +86,11 @@ impl Fs {
         let find_source = |index: &Index| find(index, from.parent, &from.name);
         let (ino, _) = self.volume.read(find_source)?;
         // What was written to the file comes before its new name in the log.
+        let mut written = 0;
         if self.table.node(ino).is_some() {
             let pin = self.pin(ino);
             self.commit(&pin).await?;
+            written = pin.state.lock().pos;
         }
         let now = self.volume.now();
         let (moved, pos) = self.change(|index, change| match flags & libc::RENAME_EXCHANGE {
@@ -96,7 +98,8 @@ impl Fs {
             _ => exchange(index, change, &from, &to, now),
         })?;
         moved.iter().for_each(|ino| self.note(*ino, pos));
-        Ok(self.volume.durable(pos).await?)
+        // Also if there was nothing to rename, as when both names are the same.
+        Ok(self.volume.durable(pos.max(written)).await?)
     }
 
     /// Returns the inodes whose names changed.
