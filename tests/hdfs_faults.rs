@@ -188,7 +188,7 @@ fn pattern(from: usize, len: usize) -> Bytes {
 async fn acknowledged_bytes_survive_datanodes_that_die_under_load() {
     let (hdfs, _turn) = plain().take().await;
     let store = store(hdfs, "load").await;
-    for round in 0..3 {
+    for round in 0..2 {
         let victim = round;
         let write = async {
             let mut files = Vec::new();

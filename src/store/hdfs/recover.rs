@@ -6,10 +6,10 @@ use hdfs_native::{Client, HdfsError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
-/// Asking again starts the recovery anew on old NameNodes, so the pauses grow beyond the time it
-/// takes there (a few heartbeats of 3 s).
+/// Asking again starts the recovery anew on NameNodes before Hadoop 3, so the pauses grow beyond
+/// the time it takes there (a few heartbeats of 3 s).
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
 const IN_PROGRESS: &str = ".RecoveryInProgressException";
@@ -43,6 +43,6 @@ pub(super) async fn recover(namenode: &Namenode, at: &str) -> Result<()> {
             return Err(Error::new(ErrorKind::TimedOut, text));
         }
         sleep(pause).await;
-        pause = (2 * pause).min(LONGEST_PAUSE);
+        pause = (pause * 3 / 2).min(LONGEST_PAUSE);
     }
 }
