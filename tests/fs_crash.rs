@@ -142,7 +142,9 @@ async fn program(fs: Arc<Fs>, known: Arc<Mutex<Known>>, id: u64, seed: u64) -> R
                     let from = known.names.last().cloned().expect("it has a name");
                     // Now and then to the name that it has.
                     let to = format!("p{id}-{}", rng.random_range(0..10));
-                    known.names.push(to.clone());
+                    if to != from {
+                        known.names.push(to.clone());
+                    }
                     (from, to)
                 };
                 fs.rename(WHO, Ino::ROOT, from.into(), Ino::ROOT, to.into(), 0)
