@@ -220,3 +220,130 @@ fn log_panic(op: Op, panic: &(dyn Any + Send)) {
         .unwrap_or("(no text)");
     tracing::error!("{op} panicked: {text}; the caller gets EIO. This is a bug in stowfs");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Config, SystemClock};
+    use crate::fs::FsOptions;
+    use crate::store::Store;
+    use crate::store::memory::MemoryCluster;
+    use crate::volume::{OpenOptions, Volume};
+    use std::sync::mpsc;
+
+    const OP: Op = Op {
+        name: "test",
+        ino: 1,
+    };
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// Tells when it was handed back.
+    struct Handle(mpsc::Sender<&'static str>);
+
+    impl Granted for Handle {
+        async fn hand_back(self, _fs: Arc<Fs>) {
+            self.0.send("handed back").unwrap();
+        }
+    }
+
+    fn runner(runtime: &tokio::runtime::Runtime, limit: Duration) -> Runner {
+        let options = OpenOptions {
+            config: Config::default(),
+            clock: Arc::new(SystemClock),
+            host: "test".into(),
+            pid: 1,
+            lock_dir: None,
+            takeover: false,
+            read_only: false,
+            uid: 0,
+            gid: 0,
+        };
+        let fs = runtime.block_on(async {
+            let store: Arc<dyn Store> = MemoryCluster::new(1).host("a");
+            let volume = Volume::open(store, options).await.unwrap();
+            Fs::new(volume, FsOptions::default())
+        });
+        Runner::new(fs, runtime.handle().clone(), limit)
+    }
+
+    /// What was replied, and whether the thread that asked did it.
+    type Replies = mpsc::Receiver<(Result<(), i32>, bool)>;
+
+    fn replies() -> (
+        impl FnOnce(Result<(), fuser::Errno>) + Send + 'static,
+        Replies,
+    ) {
+        let (send, receive) = mpsc::channel();
+        let asker = std::thread::current().id();
+        let reply = move |result: Result<(), fuser::Errno>| {
+            let here = std::thread::current().id() == asker;
+            send.send((result.map_err(|e| e.code()), here)).unwrap();
+        };
+        (reply, receive)
+    }
+
+    #[test]
+    fn what_is_ready_is_answered_at_once_and_the_rest_from_a_task() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let runner = runner(&runtime, SOON);
+        let (reply, answer) = replies();
+        runner.run(OP, |_| async { Err(Errno::ENOENT) }, reply);
+        assert_eq!(answer.try_recv().unwrap(), (Err(libc::ENOENT), true));
+
+        let (reply, answer) = replies();
+        let (go, wait) = tokio::sync::oneshot::channel::<()>();
+        let waits = |_| async { wait.await.map_err(|_| Errno::EIO) };
+        runner.run(OP, waits, reply);
+        assert!(
+            answer.try_recv().is_err(),
+            "the thread is free while the operation waits"
+        );
+        go.send(()).unwrap();
+        assert_eq!(answer.recv_timeout(SOON).unwrap(), (Ok(()), false));
+        runtime.block_on(runner.waiting().drain(SOON));
+    }
+
+    #[test]
+    fn a_panic_is_eio_and_the_next_operation_works() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let runner = runner(&runtime, SOON);
+        let (reply, answer) = replies();
+        runner.run(OP, |_| async { panic!("at once") }, reply);
+        assert_eq!(answer.try_recv().unwrap(), (Err(libc::EIO), true));
+        assert!(!in_handler());
+
+        let (reply, answer) = replies();
+        let late = |_| async {
+            tokio::task::yield_now().await;
+            panic!("later")
+        };
+        runner.run(OP, late, reply);
+        assert_eq!(answer.recv_timeout(SOON).unwrap(), (Err(libc::EIO), false));
+
+        let (reply, answer) = replies();
+        runner.run(OP, |_| async { Ok(()) }, reply);
+        assert_eq!(answer.try_recv().unwrap(), (Ok(()), true));
+    }
+
+    #[test]
+    fn a_late_operation_is_eio_yet_ends_and_its_handle_is_handed_back() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let runner = runner(&runtime, Duration::from_millis(30));
+        let (events, seen) = mpsc::channel();
+        let (go, wait) = tokio::sync::oneshot::channel::<()>();
+        let (granted, replied) = (events.clone(), events);
+        let late = |_| async move {
+            wait.await.map_err(|_| Errno::EIO)?;
+            Ok(Handle(granted))
+        };
+        runner.run(OP, late, move |result: Result<Handle, fuser::Errno>| {
+            let eio = result.is_err_and(|e| e.code() == libc::EIO);
+            replied
+                .send(if eio { "EIO" } else { "something else" })
+                .unwrap();
+        });
+        assert_eq!(seen.recv_timeout(SOON).unwrap(), "EIO");
+        go.send(()).unwrap();
+        assert_eq!(seen.recv_timeout(SOON).unwrap(), "handed back");
+    }
+}
