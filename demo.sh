@@ -36,7 +36,10 @@ mount_it
 say "Writing thousands of small files, as a checkpoint does, and the sources of stowfs"
 mkdir "$mnt/checkpoint"
 head -c 48M /dev/urandom >"$work/bytes"
-time split -b 16K -a 5 -d "$work/bytes" "$mnt/checkpoint/sst-"
+begin=$(date +%s%N)
+split -b 16K -a 5 -d "$work/bytes" "$mnt/checkpoint/sst-"
+ms=$((($(date +%s%N) - begin) / 1000000))
+echo "3072 files of 16 KiB by one writer in $ms ms; each was durable when it was closed"
 rm "$work/bytes"
 cp -r src tests Cargo.toml Cargo.lock "$mnt/"
 (cd "$mnt" && find . -type f -print0 | xargs -0 sha256sum) >"$work/sums"

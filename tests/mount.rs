@@ -406,3 +406,39 @@ fn operations_on_many_threads_do_not_starve_each_other() {
     assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 320);
     assert!(begun.elapsed() < Duration::from_secs(60));
 }
+
+/// What mount(8) runs for `mount -t stowfs` and for lines of fstab.
+#[test]
+fn the_mount_helper_passes_options_on() {
+    let store = LocalStore::new();
+    let mount = Mount::unmounted(&store.url(), &[]);
+    let helper = Path::new(env!("CARGO_MANIFEST_DIR")).join("mount-scripts/mount.stowfs");
+    let programs = Path::new(env!("CARGO_BIN_EXE_stowfs")).parent().unwrap();
+    let words = format!("rw,noexec,_netdev,run_dir={}", mount.run_dir().display());
+    let run = |more: &[&str]| {
+        let mut command = Command::new(&helper);
+        command
+            .arg(store.url())
+            .arg(mount.path())
+            .args(["-n", "-o", &words])
+            .args(more);
+        command.env("PATH", programs).output().unwrap()
+    };
+    let faked = run(&["-f"]);
+    assert!(
+        faked.status.success() && !mount.is_in_mount_table(),
+        "{}",
+        stderr(&faked)
+    );
+    let refused = run(&["-o", "no_such_word"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        stderr(&refused).contains("no_such_word"),
+        "{}",
+        stderr(&refused)
+    );
+    let mounted = run(&[]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+    fs::write(mount.at("f"), "x").unwrap();
+    assert!(mount.umount_command(&[]).status.success());
+}

@@ -9,6 +9,7 @@ use crate::base::error::Context;
 use crate::base::{Error, ErrorKind, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
 
 /// The parent's side.
@@ -21,9 +22,13 @@ pub fn start() -> std::process::ExitCode {
 
 fn spawn_and_wait() -> Result<std::process::ExitCode> {
     let doing = "cannot start the background process";
+    let mut arguments = std::env::args_os();
     let mut child = Command::new("/proc/self/exe")
-        .args(std::env::args_os().skip(1))
+        .arg0(arguments.next().unwrap_or_else(|| "stowfs".into()))
+        // The command, then its flags; `--` may follow.
+        .args(arguments.next())
         .arg("--daemon-child")
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

@@ -104,8 +104,8 @@ fn as_text(value: &Value) -> String {
     for extent in extents {
         text.push_str(&format!(
             "{:>12} {:>12}  {:<18} {}\n",
-            extent["offset"],
-            extent["length"],
+            extent["offset"].as_u64().unwrap_or_default(),
+            extent["length"].as_u64().unwrap_or_default(),
             extent["segment"].as_str().unwrap_or("(memory)"),
             extent["segment_offset"],
         ));
