@@ -253,7 +253,7 @@ async fn verify(fs: &Arc<Fs>, programs: &[Arc<Mutex<Known>>]) {
     assert_eq!(fs.volume().read(Index::nameless), Vec::new());
     let names = names(fs).await;
     for (id, known) in programs.iter().enumerate() {
-        let known = known.lock();
+        let known = known.lock().clone();
         let found: Vec<&String> = known
             .names
             .iter()

@@ -293,7 +293,7 @@ async fn space_comes_back_and_the_living_stay_readable() {
     let names: Vec<String> = volume.read(|index| {
         let names = index
             .readdir(Ino::ROOT, 0)
-            .map(|e| String::from_utf8_lossy(&e.name).into());
+            .map(|e| String::from_utf8_lossy(e.name).into());
         names.collect()
     });
     names.iter().for_each(|name| unlink(&volume, name));

@@ -25,9 +25,10 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// Makes the tail a part of what is to be committed, unless the file has changed meanwhile.
+    /// Makes the tail a part of what is to be committed, unless the file has changed meanwhile:
+    /// committed bytes, or bytes that went to a lane, which the tail would come to lie above.
     pub fn put_below(self, state: &mut State) {
-        if state.version == self.version {
+        if state.version == self.version && !state.has_staged() {
             state.dirty.put_below(self.off, self.bytes);
         }
     }
@@ -104,6 +105,43 @@ fn magnitude(len: u64) -> u32 {
 mod tests {
     use super::*;
     use crate::base::StreamId;
+
+    /// Found by `tests/fs_crash.rs`: while the tail was fetched, a write into it was staged, and
+    /// the commit put the old bytes above the new ones.
+    #[test]
+    fn a_tail_that_was_overtaken_is_left_out() {
+        let tail = || Tail {
+            version: 3,
+            off: 0,
+            bytes: Bytes::from_static(b"committed"),
+        };
+        let mut state = State {
+            version: 3,
+            ..State::default()
+        };
+        let staged = Extent {
+            off: 2,
+            len: 4,
+            stream: StreamId(1),
+            pos: 0,
+            frame: 4,
+            skip: 0,
+        };
+        state.staged.replace(2, 6, &[staged]);
+        tail().put_below(&mut state);
+        assert!(state.dirty.is_empty());
+        state.staged = Default::default();
+        state.version = 4;
+        tail().put_below(&mut state);
+        assert!(state.dirty.is_empty());
+        state.version = 3;
+        state.dirty.write(4, Bytes::from_static(b"NEW"));
+        tail().put_below(&mut state);
+        assert_eq!(
+            state.dirty.pieces(),
+            [(0, Bytes::from_static(b"commNEWed"))]
+        );
+    }
 
     #[test]
     fn a_hundred_thousand_appends_leave_few_extents_and_little_rewriting() {
