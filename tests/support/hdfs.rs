@@ -9,14 +9,13 @@
 //! `OnceLock`.
 
 mod config;
-mod daemon;
 mod jmx;
-mod ports;
 
 pub use jmx::RpcCounts;
 
+use super::daemon::Daemon;
+use super::fetch;
 use config::Layout;
-use daemon::Daemon;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -266,7 +265,7 @@ impl Hdfs {
     }
 
     fn try_start(builder: &Builder) -> Result<Hdfs, String> {
-        let jars = fetch_jars()?;
+        let jars = fetch::jars("fetch-hadoop.sh", &[], "hadoop")?;
         let layout = Layout::create(builder, jars)?;
         let hdfs = Hdfs {
             layout,
@@ -286,13 +285,7 @@ impl Hdfs {
         let mut daemons = self.daemons.lock().unwrap();
         let l = &self.layout;
         if builder.ha {
-            daemons.journal = Some(Daemon::start(
-                l,
-                "journalnode",
-                128,
-                config::JOURNALNODE,
-                &[],
-            )?);
+            daemons.journal = Some(l.daemon("journalnode", 128, config::JOURNALNODE, &[])?);
             wait_port(l.journal_rpc)?;
         }
         let format = l.namenode_args(0, &["-format", "-force", "-nonInteractive"]);
@@ -309,14 +302,14 @@ impl Hdfs {
             let args = l.namenode_args(i, &[]);
             daemons
                 .namenodes
-                .push(Daemon::start(l, &name, 512, config::NAMENODE, &args)?);
+                .push(l.daemon(&name, 512, config::NAMENODE, &args)?);
         }
         for i in 0..l.datanodes.len() {
             let name = format!("datanode-{i}");
             let args = l.datanode_args(i);
             daemons
                 .datanodes
-                .push(Daemon::start(l, &name, 192, config::DATANODE, &args)?);
+                .push(l.daemon(&name, 192, config::DATANODE, &args)?);
         }
         drop(daemons);
         if builder.ha {
@@ -387,33 +380,7 @@ impl Drop for Hdfs {
         for daemon in self.daemons.get_mut().unwrap().all() {
             daemon.kill();
         }
-        if std::thread::panicking() {
-            self.layout.keep_logs();
-        }
-        self.layout.clean();
     }
-}
-
-/// The folder of jars: below $STOWFS_TEST_CACHE or the target directory.
-fn fetch_jars() -> Result<PathBuf, String> {
-    let cache = match std::env::var_os("STOWFS_TEST_CACHE") {
-        Some(dir) => PathBuf::from(dir),
-        None => Path::new(env!("CARGO_TARGET_TMPDIR")).join("../test-cache"),
-    };
-    let jars = cache.join("hadoop");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/fetch-hadoop.sh");
-    let out = Command::new(script)
-        .arg(&jars)
-        .output()
-        .map_err(|e| e.to_string())?;
-    if !out.status.success() {
-        return Err(format!(
-            "fetching the jars of Hadoop failed: {}{}",
-            String::from_utf8_lossy(&out.stdout),
-            String::from_utf8_lossy(&out.stderr)
-        ));
-    }
-    jars.canonicalize().map_err(|e| e.to_string())
 }
 
 fn run_to_end(command: &mut Command, logs: &Path) -> Result<(), String> {

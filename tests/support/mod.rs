@@ -1,7 +1,14 @@
 //! Shared by the integration tests: `mod support;`.
 #![allow(dead_code)]
 
+pub mod daemon;
 pub mod differential;
+pub mod fetch;
+pub mod flink;
 pub mod hdfs;
+pub mod http;
+pub mod java;
 pub mod mount;
+pub mod ports;
+pub mod scratch;
 pub mod store_suite;

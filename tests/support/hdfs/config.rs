@@ -1,14 +1,15 @@
 //! Where a cluster lives and how it is configured.
 
-use super::{Builder, ports};
+use super::Builder;
+use crate::support::daemon::Daemon;
+use crate::support::ports;
+use crate::support::scratch::Scratch;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Once};
-use std::time::Duration;
+use std::sync::Arc;
 
 pub const NAMENODE: &str = "org.apache.hadoop.hdfs.server.namenode.NameNode";
 pub const DATANODE: &str = "org.apache.hadoop.hdfs.server.datanode.DataNode";
@@ -34,7 +35,7 @@ pub struct Layout {
     pub datanodes: Vec<[u16; 3]>,
     pub journal_rpc: u16,
     journal_http: u16,
-    keep_logs: Arc<AtomicBool>,
+    scratch: Arc<Scratch>,
 }
 
 impl Layout {
@@ -42,8 +43,9 @@ impl Layout {
         let namenodes = if builder.ha { 2 } else { 1 };
         let mut ports = ports::free(2 + 3 * namenodes + 3 * builder.datanodes).into_iter();
         let mut port = || ports.next().unwrap();
+        let scratch = Scratch::new("hdfs").map_err(|e| e.to_string())?;
         let layout = Layout {
-            dir: new_dir().map_err(|e| e.to_string())?,
+            dir: scratch.path().to_path_buf(),
             jars,
             ha: builder.ha,
             journal_rpc: port(),
@@ -58,7 +60,7 @@ impl Layout {
             datanodes: (0..builder.datanodes)
                 .map(|_| [port(), port(), port()])
                 .collect(),
-            keep_logs: Arc::default(),
+            scratch: Arc::new(scratch),
         };
         layout.write(builder).map_err(|e| e.to_string())?;
         Ok(layout)
@@ -158,12 +160,24 @@ impl Layout {
 
     /// Leaves the logs when the cluster goes away.
     pub fn keep_logs(&self) {
-        self.keep_logs.store(true, Ordering::Relaxed);
+        self.scratch.keep_logs();
     }
 
-    pub fn clean(&self) {
-        at_exit().dirs.lock().unwrap().retain(|d| *d != self.dir);
-        remove(&self.dir, self.keep_logs.load(Ordering::Relaxed));
+    pub fn daemon(
+        &self,
+        name: &str,
+        heap_mib: u32,
+        class: &str,
+        args: &[String],
+    ) -> Result<Daemon, String> {
+        let log = self.dir.join("logs").join(format!("{name}.log"));
+        let (layout, owned, class) = (self.clone(), name.to_string(), class.to_string());
+        let args = args.to_vec();
+        Daemon::start(name, log, move || {
+            let mut c = layout.java(&owned, heap_mib, &class);
+            c.args(&args);
+            c
+        })
     }
 
     fn write(&self, builder: &Builder) -> io::Result<()> {
@@ -296,87 +310,4 @@ pub fn copy_dir(from: &Path, to: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// `hdfs-<pid>-<n>`, so that what a killed test process left is recognised and removed. The logs of
-/// failed tests are removed after a day.
-fn new_dir() -> io::Result<PathBuf> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    for entry in std::fs::read_dir(tmp)?.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let pid = name.strip_prefix("hdfs-").and_then(|s| s.split('-').next());
-        let ended = pid.is_some_and(|p| !Path::new("/proc").join(p).exists());
-        if ended && !was_kept_today(&entry.path()) {
-            remove(&entry.path(), false);
-        }
-    }
-    let n = NEXT.fetch_add(1, Ordering::Relaxed);
-    let dir = tmp.join(format!("hdfs-{}-{n}", std::process::id()));
-    std::fs::create_dir_all(&dir)?;
-    at_exit().dirs.lock().unwrap().push(dir.clone());
-    Ok(dir)
-}
-
-fn was_kept_today(dir: &Path) -> bool {
-    let kept = std::fs::metadata(dir.join("keep")).and_then(|m| m.modified());
-    kept.is_ok_and(|t| {
-        t.elapsed()
-            .is_ok_and(|age| age < Duration::from_secs(24 * 3600))
-    })
-}
-
-/// Removes all of a cluster, or all but its logs.
-fn remove(dir: &Path, keep_logs: bool) {
-    if !keep_logs {
-        let _ = std::fs::remove_dir_all(dir);
-        return;
-    }
-    let _ = std::fs::write(dir.join("keep"), "");
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.file_name() != "logs" && entry.file_name() != "keep" {
-            let _ = std::fs::remove_dir_all(entry.path());
-        }
-    }
-    eprintln!("the logs of HDFS are in {}", dir.join("logs").display());
-}
-
-/// A cluster in a static is never dropped: what to clean when the process ends.
-#[derive(Default)]
-struct AtExit {
-    pids: Mutex<Vec<u32>>,
-    dirs: Mutex<Vec<PathBuf>>,
-    a_test_failed: AtomicBool,
-}
-
-fn at_exit() -> &'static AtExit {
-    static STATE: std::sync::LazyLock<AtExit> = std::sync::LazyLock::new(AtExit::default);
-    static REGISTER: Once = Once::new();
-    extern "C" fn run() {
-        for pid in STATE.pids.lock().unwrap().drain(..) {
-            // Children that were not waited for: their pids cannot have been given to others.
-            unsafe { libc::kill(pid as i32, libc::SIGKILL) };
-            unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), 0) };
-        }
-        for dir in STATE.dirs.lock().unwrap().drain(..) {
-            remove(&dir, STATE.a_test_failed.load(Ordering::Relaxed));
-        }
-    }
-    REGISTER.call_once(|| {
-        unsafe { libc::atexit(run) };
-        let previous = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            STATE.a_test_failed.store(true, Ordering::Relaxed);
-            previous(info);
-        }));
-    });
-    &STATE
-}
-
-pub fn register(pid: u32) {
-    at_exit().pids.lock().unwrap().push(pid);
-}
-
-pub fn forget(pid: u32) {
-    at_exit().pids.lock().unwrap().retain(|p| *p != pid);
 }

@@ -1,13 +1,8 @@
 //! What a NameNode says about itself over HTTP (`/jmx`).
 
+use crate::support::http;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
-
-/// A NameNode that is frozen accepts connections and says nothing.
-const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub struct FsState {
@@ -104,30 +99,9 @@ pub fn rpc_counts(http: u16, rpc_port: u16) -> Result<RpcCounts, String> {
 }
 
 fn bean(http: u16, name: &str) -> Result<Value, String> {
-    let body = get(http, &format!("/jmx?qry={name}"))?;
-    let mut json: Value = serde_json::from_str(&body).map_err(|e| e.to_string())?;
+    let mut json = http::get(http, &format!("/jmx?qry={name}"))?;
     match json["beans"].get_mut(0) {
         Some(bean) => Ok(bean.take()),
         None => Err(format!("no bean {name}")),
-    }
-}
-
-fn get(port: u16, path: &str) -> Result<String, String> {
-    let ask = || -> std::io::Result<String> {
-        let addr = SocketAddr::from(([127, 0, 0, 1], port));
-        let mut stream = TcpStream::connect_timeout(&addr, TIMEOUT)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        Ok(String::from_utf8_lossy(&answer).into_owned())
-    };
-    let answer = ask().map_err(|e| e.to_string())?;
-    match answer.split_once("\r\n\r\n") {
-        Some((head, body)) if head.contains(" 200 ") => Ok(body.to_string()),
-        _ => Err(format!(
-            "unexpected answer: {}",
-            answer.lines().next().unwrap_or("")
-        )),
     }
 }

@@ -1,13 +1,14 @@
-//! One JVM.
+//! A process that lives no longer than the test, and that can be killed, frozen and restarted.
 
-use super::config::Layout;
+use super::scratch;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
 
 pub struct Daemon {
     name: String,
@@ -16,24 +17,20 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// Starts what `command` makes, now and at each restart; its output is appended to `log`.
     pub fn start(
-        layout: &Layout,
         name: &str,
-        heap_mib: u32,
-        class: &str,
-        args: &[String],
+        log: PathBuf,
+        command: impl Fn() -> Command + Send + 'static,
     ) -> Result<Daemon, String> {
-        let log: PathBuf = layout.dir.join("logs").join(format!("{name}.log"));
-        let (layout, owned, class) = (layout.clone(), name.to_string(), class.to_string());
-        let args = args.to_vec();
         let command = move || {
-            let mut c = layout.java(&owned, heap_mib, &class);
+            let mut c = command();
             let out = std::fs::File::options()
                 .create(true)
                 .append(true)
                 .open(&log)
                 .unwrap();
-            c.args(&args).stdout(out.try_clone().unwrap()).stderr(out);
+            c.stdout(out.try_clone().unwrap()).stderr(out);
             c
         };
         let mut daemon = Daemon {
@@ -53,7 +50,7 @@ impl Daemon {
     pub fn restart(&mut self) -> Result<(), String> {
         if self.child.is_none() {
             let child = spawn((self.command)()).map_err(|e| format!("{}: {e}", self.name))?;
-            super::config::register(child.id());
+            scratch::register(child.id());
             self.child = Some(child);
         }
         Ok(())
@@ -72,7 +69,7 @@ impl Daemon {
     /// SIGKILL, which reaches a frozen process too.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            super::config::forget(child.id());
+            scratch::forget(child.id());
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -86,12 +83,35 @@ impl Daemon {
         self.signal(Signal::SIGCONT);
     }
 
+    /// Waits for it to end by itself.
+    pub fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let begun = Instant::now();
+        let child = self.child.as_mut()?;
+        loop {
+            if let Ok(Some(status)) = child.try_wait() {
+                scratch::forget(child.id());
+                self.child = None;
+                return Some(status);
+            }
+            if begun.elapsed() > limit {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn signal(&self, signal: Signal) {
         let child = self
             .child
             .as_ref()
             .unwrap_or_else(|| panic!("{} was killed", self.name));
         kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
@@ -115,7 +135,7 @@ fn spawn(mut command: Command) -> Spawned {
     let spawner = SPAWNER.get_or_init(|| {
         let (tx, rx) = channel::<(Command, Sender<Spawned>)>();
         std::thread::Builder::new()
-            .name("hdfs-spawner".into())
+            .name("test-spawner".into())
             .spawn(move || {
                 for (mut command, reply) in rx {
                     let _ = reply.send(command.spawn());
