@@ -356,6 +356,10 @@ impl Hdfs {
         if !state.operational || state.live_datanodes < expected.len() {
             return Err(format!("{state:?}, expected DataNodes {expected:?}"));
         }
+        let with_room = jmx::datanodes_with_room(self.layout.namenodes[active].http)?;
+        if with_room < expected.len() {
+            return Err(format!("only {with_room} DataNodes told of their disks"));
+        }
         Ok(())
     }
 }

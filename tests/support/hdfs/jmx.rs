@@ -64,6 +64,16 @@ pub fn fs_state(http: u16) -> Result<FsState, String> {
     })
 }
 
+/// How many live DataNodes have told of their disks: after a NameNode's restart they are alive a
+/// heartbeat earlier, when it cannot place a block on them yet.
+pub fn datanodes_with_room(http: u16) -> Result<usize, String> {
+    let bean = bean(http, "Hadoop:service=NameNode,name=NameNodeInfo")?;
+    let text = bean["LiveNodes"].as_str().unwrap_or("{}");
+    let nodes: BTreeMap<String, Value> = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let has_room = |node: &&Value| node["capacity"].as_u64().is_some_and(|c| c > 0);
+    Ok(nodes.values().filter(has_room).count())
+}
+
 /// Whether a DataNode is registered with every NameNode, and heard by it of late.
 pub fn datanode_serves(http: u16) -> Result<bool, String> {
     let bean = bean(http, "Hadoop:service=DataNode,name=DataNodeInfo")?;
