@@ -442,3 +442,35 @@ fn the_mount_helper_passes_options_on() {
     fs::write(mount.at("f"), "x").unwrap();
     assert!(mount.umount_command(&[]).status.success());
 }
+
+/// With HANDLE_KILLPRIV_V2 the kernel leaves clearing these bits to the filesystem.
+#[test]
+fn writes_by_others_clear_the_set_user_id_bits_at_once() {
+    if !nix::unistd::Uid::effective().is_root() {
+        return eprintln!("only root can write as another user");
+    }
+    let store = LocalStore::new();
+    let mount = Mount::with(&store.url(), &["-o", "suid,allow_other"]);
+    fs::set_permissions(mount.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    let file = mount.at("f");
+    let mode_after = |uid: u32, script: &str| {
+        let _ = fs::remove_file(&file);
+        fs::write(&file, "hello").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o6777)).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).env("F", &file);
+        std::os::unix::process::CommandExt::uid(&mut command, uid);
+        assert!(command.status().unwrap().success(), "{script}");
+        file.metadata().unwrap().mode() & 0o7777
+    };
+    for script in [
+        "echo x >> $F",
+        "truncate -s 1 $F",
+        ": > $F",
+        "fallocate -p -o 0 -l 2 $F",
+    ] {
+        assert_eq!(mode_after(1000, script), 0o777, "{script}");
+        assert_eq!(mode_after(0, script), 0o6777, "{script} by root");
+    }
+    assert_eq!(mode_after(0, "chown 5:5 $F"), 0o777);
+}

@@ -7,9 +7,9 @@ use crate::base::Ino;
 use crate::fs::{DirItem, Entry, Fh, Fs, Stat, StatFs};
 use bytes::Bytes;
 use fuser::{
-    Errno, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr,
+    Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -22,6 +22,17 @@ const OPEN_FLAGS: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE;
 
 type Outcome<T> = Result<T, Errno>;
 
+/// A write may clear the set-user-id bits below the kernel, which must not go on using them: it
+/// asks each time for the attributes of a file that has them.
+fn attr_ttl(ttl: Duration, attr: &FileAttr) -> Duration {
+    let has_set_id = u32::from(attr.perm) & (libc::S_ISUID | libc::S_ISGID) != 0;
+    if has_set_id && attr.kind == FileType::RegularFile {
+        Duration::ZERO
+    } else {
+        ttl
+    }
+}
+
 impl Adapter {
     pub(super) fn entry_reply(
         &self,
@@ -31,7 +42,8 @@ impl Adapter {
         move |result| match result {
             Ok(e) => {
                 let attr = file_attr(e.ino, &e.stat, &squash);
-                reply.entry_with_ttls(&ttl.attr, &ttl.entry, &attr, Generation(e.generation));
+                let attr_ttl = attr_ttl(ttl.attr, &attr);
+                reply.entry_with_ttls(&attr_ttl, &ttl.entry, &attr, Generation(e.generation));
             }
             Err(e) => reply.error(e),
         }
@@ -44,7 +56,10 @@ impl Adapter {
     ) -> impl FnOnce(Outcome<Stat>) + Send + use<> {
         let (squash, ttl) = (self.squash, self.timeouts.attr);
         move |result| match result {
-            Ok(stat) => reply.attr(&ttl, &file_attr(Ino(ino.0), &stat, &squash)),
+            Ok(stat) => {
+                let attr = file_attr(Ino(ino.0), &stat, &squash);
+                reply.attr(&attr_ttl(ttl, &attr), &attr);
+            }
             Err(e) => reply.error(e),
         }
     }
@@ -119,7 +134,7 @@ pub fn created(
         Ok((e, fh)) => {
             let attr = file_attr(e.ino, &e.stat, &squash);
             let (generation, fh) = (Generation(e.generation), FileHandle(fh.0));
-            reply.created(&ttl, &attr, generation, fh, OPEN_FLAGS);
+            reply.created(&attr_ttl(ttl, &attr), &attr, generation, fh, OPEN_FLAGS);
         }
         Err(e) => reply.error(e),
     }
@@ -167,6 +182,7 @@ pub fn listed_plus(
                 let Some(stat) = &item.attr else { continue };
                 let (ino, name) = (INodeNo(item.ino.0), OsStr::from_bytes(&item.name));
                 let attr = file_attr(item.ino, stat, &squash);
+                let ttl = attr_ttl(ttl, &attr);
                 if reply.add(ino, item.cookie, name, &ttl, &attr, Generation(0)) {
                     break;
                 }

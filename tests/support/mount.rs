@@ -65,7 +65,8 @@ impl Mount {
         }
     }
 
-    fn dir(&self) -> &Path {
+    /// The folder of the mountpoint, the run-dir and the log.
+    pub fn dir(&self) -> &Path {
         self.dir.as_ref().unwrap().path()
     }
 
