@@ -190,8 +190,14 @@ fn a_second_mount_is_refused_and_names_the_holder() {
 #[test]
 fn a_daemon_returns_when_ready_and_ends_by_umount() {
     let store = LocalStore::new();
-    let mount = Mount::unmounted(&store.url(), &["--daemon"]);
-    let output = mount.command().output().unwrap();
+    let mount = Mount::unmounted(&store.url(), &[]);
+    // With relative paths, which mean something else once the daemon has left the directory.
+    let mut daemon = stowfs();
+    daemon
+        .current_dir(mount.dir())
+        .args(["mount", &store.url(), "mnt", "--daemon"]);
+    daemon.args(["--run-dir", "run", "--log-file", "daemon.log"]);
+    let output = daemon.output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let line = String::from_utf8(output.stdout).unwrap();
     assert!(
@@ -213,6 +219,11 @@ fn a_daemon_returns_when_ready_and_ends_by_umount() {
 
     let output = mount.umount_command(&[]);
     assert!(output.status.success(), "{}", stderr(&output));
+    let log = fs::read_to_string(mount.dir().join("daemon.log")).unwrap();
+    assert!(
+        log.contains("mounted on") && log.contains("sealing"),
+        "{log}"
+    );
     // umount has waited for the end: no lock is held, and the socket is gone.
     assert!(!mount.is_in_mount_table());
     let left = fs::read_dir(mount.run_dir())

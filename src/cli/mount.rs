@@ -47,7 +47,6 @@ struct Plan {
     run_dir: PathBuf,
     log_file: Option<PathBuf>,
     daemon: bool,
-    _lock: MountLock,
 }
 
 impl Plan {
@@ -76,7 +75,8 @@ impl Plan {
             tracing::info!("{mountpoint} was unmounted just now; waiting for its process to end");
             rundir::wait_for_end(&files, config.op_timeout)?;
         }
-        let lock = MountLock::take(&files, &holder)?;
+        // Held until the process has ended: who waits for it may rely on all being let go.
+        std::mem::forget(MountLock::take(&files, &holder)?);
         Ok(Plan {
             url: args.url.clone(),
             config,
@@ -86,7 +86,6 @@ impl Plan {
             run_dir,
             log_file,
             daemon: args.daemon_child,
-            _lock: lock,
         })
     }
 

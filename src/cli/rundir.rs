@@ -30,6 +30,8 @@ pub fn path(configured: Option<&Path>) -> PathBuf {
 pub fn prepare(config: &Config) -> Result<PathBuf> {
     let dir = path(config.run_dir.as_deref());
     let naming = format!("run-dir {}", dir.display());
+    // A daemon leaves the directory that a relative path begins at.
+    let dir = std::path::absolute(dir).context(&naming)?;
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
