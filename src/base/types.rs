@@ -12,7 +12,7 @@ impl Ino {
 }
 
 /// One ownership of a root. A higher epoch fences all lower ones.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Epoch(pub u32);
 
 /// One run of one mount. Today a session begins with an epoch and has its number; records keep

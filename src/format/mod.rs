@@ -9,7 +9,7 @@ pub mod snapshot;
 
 pub use frame::{DataFrame, Frame, RecordFrame};
 pub use row::{Attr, Extent, Row, SegmentRow, SegmentState};
-pub use segment::{Footer, SegmentHeader};
+pub use segment::{Footer, Origin, SegmentHeader};
 
 /// The version of everything below. A root with a higher one is refused.
 pub const FORMAT_VERSION: u16 = 1;

@@ -15,6 +15,14 @@ pub const HEADER_LEN: usize = 128;
 /// Bytes of the trailer, the last ones of a sealed segment.
 pub const TRAILER_LEN: usize = 64;
 
+/// Where the log begins: position 0 of epoch 0, unless a rebuild began it anew. Log segments of lower
+/// epochs are not replayed then; the new log's rows say which of their bytes are still in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Origin {
+    pub epoch: Epoch,
+    pub pos: Pos,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     pub root: [u8; 16],
@@ -28,6 +36,8 @@ pub struct SegmentHeader {
     pub durable: Pos,
     pub predecessor: Option<SegmentName>,
     pub created: Timestamp,
+    /// The same in every segment from its epoch on, so that no single one is needed to know it.
+    pub origin: Origin,
 }
 
 impl SegmentHeader {
@@ -46,6 +56,8 @@ impl SegmentHeader {
         encode_name(&self.name, &mut out);
         out.put_u8(self.predecessor.is_some() as u8);
         encode_name(self.predecessor.as_ref().unwrap_or(&self.name), &mut out);
+        out.put_u32(self.origin.epoch.0);
+        out.put_u64(self.origin.pos);
         out.resize(HEADER_LEN - 4, 0);
         let crc = crc32c::crc32c(&out);
         out.put_u32(crc);
@@ -65,6 +77,10 @@ impl SegmentHeader {
         let chained = c.u8()? != 0;
         let before = decode_name(&mut c)?;
         let predecessor = chained.then_some(before);
+        let origin = Origin {
+            epoch: Epoch(c.u32()?),
+            pos: c.u64()?,
+        };
         Ok(SegmentHeader {
             root,
             name,
@@ -75,6 +91,7 @@ impl SegmentHeader {
             durable,
             predecessor,
             created,
+            origin,
         })
     }
 }
@@ -188,6 +205,10 @@ mod tests {
                 n: 2,
             }),
             created: -5,
+            origin: Origin {
+                epoch: Epoch(1),
+                pos: 77,
+            },
         };
         let bytes = h.encode();
         assert_eq!(bytes.len(), HEADER_LEN);

@@ -6,7 +6,7 @@
 use super::scan::{Scan, SegmentFile, open_segment, scan};
 use crate::base::error::Context;
 use crate::base::{Epoch, Error, ErrorKind, Pos, Result, SegmentName, StreamId};
-use crate::format::{RecordFrame, SegmentRow, SegmentState};
+use crate::format::{Origin, RecordFrame, SegmentRow, SegmentState};
 use crate::segment;
 use crate::store::Store;
 use tracing::{info, warn};
@@ -53,9 +53,10 @@ pub struct LogEnd {
     /// The log's segments, with the ranges that count.
     pub segments: Vec<SegmentRow>,
     pub records: u64,
+    pub origin: Origin,
 }
 
-/// Applies all records from position `from` on.
+/// Applies all records from position `from` on, or from the origin if that is later.
 ///
 /// Bytes that were never acknowledged may be missing or torn at the end of an epoch; they are
 /// dropped. Anything else that is missing is damage: an error that names file and offset.
@@ -65,6 +66,10 @@ pub async fn replay(
     from: Pos,
     apply: &mut (dyn FnMut(Pos, RecordFrame) -> Result<()> + Send),
 ) -> Result<LogEnd> {
+    let mut opened = open_all(store, files).await?;
+    let origin = origin(&opened);
+    opened.retain(|(file, _)| file.epoch >= origin.epoch);
+    let from = from.max(origin.pos);
     let mut chain = Chain {
         at: 0,
         from,
@@ -72,7 +77,6 @@ pub async fn replay(
         records: 0,
         hole: None,
     };
-    let opened = open_all(store, files).await?;
     for (i, (file, segment)) in opened.iter().enumerate() {
         let later = || {
             opened[i + 1..]
@@ -92,13 +96,20 @@ pub async fn replay(
         end: chain.at.max(from),
         segments: chain.segments,
         records: chain.records,
+        origin,
     })
+}
+
+/// Where the log begins, by the headers that can be read.
+pub fn origin(opened: &[(LogFile, Result<SegmentFile>)]) -> Origin {
+    let known = opened.iter().filter_map(|(_, s)| s.as_ref().ok());
+    known.map(|s| s.header.origin).max().unwrap_or_default()
 }
 
 type Opened = (LogFile, Result<SegmentFile>);
 
 /// Opens every file; one without a valid header is kept as an error, to be judged in its place.
-async fn open_all(store: &dyn Store, files: &[LogFile]) -> Result<Vec<Opened>> {
+pub async fn open_all(store: &dyn Store, files: &[LogFile]) -> Result<Vec<Opened>> {
     let mut opened = Vec::with_capacity(files.len());
     for file in files {
         let segment = open_segment(store, &file.path).await;

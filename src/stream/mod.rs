@@ -16,7 +16,7 @@ mod task;
 pub use queue::QueuedFrame;
 
 use crate::base::{Clock, Epoch, Error, ErrorKind, Pos, Result, SessionId, StreamId};
-use crate::format::SegmentRow;
+use crate::format::{Origin, SegmentRow};
 use crate::store::Store;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -86,6 +86,7 @@ pub struct Identity {
     pub stream: StreamId,
     pub epoch: Epoch,
     pub session: SessionId,
+    pub origin: Origin,
 }
 
 /// Numbers that all streams of a session share.

@@ -53,6 +53,7 @@ impl SegmentWriter {
             durable: base,
             predecessor,
             created: shared.clock.now(),
+            origin: id.origin,
         };
         let mut writer = shared
             .store

@@ -86,6 +86,7 @@ impl Volume {
             stream: StreamId::LOG,
             epoch,
             session,
+            origin: log.origin,
         };
         let volume = start(store, identity, index, &log, ownership, &options);
         let me = Arc::downgrade(&volume);
