@@ -341,8 +341,9 @@ fn parse_data(bytes: &[u8], prefix: Prefix, payload_elided: bool) -> Parsed {
 }
 
 /// Looks through bytes that are not a frame for a whole record further on, and returns the highest
-/// `durable` position that any of them vouches for. Used to tell damage from a torn tail.
-pub fn find_vouching_record(bytes: &[u8]) -> Option<Pos> {
+/// `durable` position that any of them vouches for. Used to tell damage from a torn tail. `ours` says
+/// by offset and prefix whether a record belongs there: files may hold the segments of other roots.
+pub fn find_vouching_record(bytes: &[u8], ours: impl Fn(usize, &Prefix) -> bool) -> Option<Pos> {
     let magic = MAGIC.to_le_bytes();
     let mut best = None;
     let mut at = 0;
@@ -351,7 +352,9 @@ pub fn find_vouching_record(bytes: &[u8]) -> Option<Pos> {
             break;
         };
         let here = &rest[hit..];
-        let record = Prefix::decode(here).ok().filter(Prefix::is_record);
+        let record = Prefix::decode(here)
+            .ok()
+            .filter(|p| p.is_record() && ours(at + hit, p));
         if let Some(Parsed::Frame {
             frame: Frame::Record(r),
             ..
@@ -433,7 +436,10 @@ mod tests {
         };
         assert_eq!(back, r);
         assert!(matches!(parse(&bytes[41..], 901, false), Parsed::Bad(_)));
-        assert_eq!(find_vouching_record(&bytes), Some(77));
-        assert_eq!(find_vouching_record(&bytes[..bytes.len() - 1]), None);
+        let any = |_: usize, _: &Prefix| true;
+        assert_eq!(find_vouching_record(&bytes, any), Some(77));
+        assert_eq!(find_vouching_record(&bytes[..bytes.len() - 1], any), None);
+        let here = |at: usize, p: &Prefix| p.pos == at as u64;
+        assert_eq!(find_vouching_record(&bytes, here), None);
     }
 }

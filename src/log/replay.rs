@@ -6,6 +6,7 @@
 use super::scan::{Scan, SegmentFile, open_segment, scan};
 use crate::base::error::Context;
 use crate::base::{Epoch, Error, ErrorKind, Pos, Result, SegmentName, StreamId};
+use crate::format::frame::{Prefix, find_vouching_record};
 use crate::format::{Origin, RecordFrame, SegmentRow, SegmentState};
 use crate::segment;
 use crate::store::Store;
@@ -76,6 +77,7 @@ pub async fn replay(
         segments: Vec::new(),
         records: 0,
         hole: None,
+        vouched: 0,
     };
     for (i, (file, segment)) in opened.iter().enumerate() {
         let later = || {
@@ -91,7 +93,7 @@ pub async fn replay(
             Err(e) => chain.skip(store, file, e, promised).await?,
         }
     }
-    chain.check_hole(Pos::MAX)?;
+    chain.check_end()?;
     Ok(LogEnd {
         end: chain.at.max(from),
         segments: chain.segments,
@@ -128,8 +130,10 @@ struct Chain {
     from: Pos,
     segments: Vec<SegmentRow>,
     records: u64,
-    /// Where and why bytes are missing, if the log cannot go on there.
-    hole: Option<(Pos, String)>,
+    /// Why bytes are missing at `at`; a later segment may have them.
+    hole: Option<Error>,
+    /// Bytes before this were durable once, so they must be found.
+    vouched: Pos,
 }
 
 impl Chain {
@@ -152,12 +156,15 @@ impl Chain {
             self.at = self.at.max(end);
             return Ok(());
         }
-        self.check_hole(base)?;
-        if base <= self.from {
+        if base <= self.from && base > self.at {
             // What is between is not missing: it is in segments that need not be read.
-            self.at = self.at.max(base);
+            self.at = base;
+            self.hole = None;
         }
         if base > self.at {
+            if let Some(why) = self.hole.take() {
+                return Err(why);
+            }
             if self.records == 0 && self.segments.is_empty() {
                 // Older segments were deleted after a snapshot that is not at hand.
                 let text = format!("the log begins at {base}, but is needed from {}", self.from);
@@ -181,17 +188,16 @@ impl Chain {
         if end > self.at {
             self.push_row(file, segment, end);
             self.at = end;
+            self.hole = None;
         } else {
             // Earlier segments have all of it: readers shall not look for anything here.
             self.push_row(file, segment, base);
         }
-        if scan.end < limit {
-            let offset = scan.end - base;
+        self.vouched = self.vouched.max(scan.vouched.min(limit));
+        let regular = segment.footer.is_some() && scan.stopped.is_none();
+        if scan.end == self.at && scan.end < limit && !regular {
             let why = scan.stopped.unwrap_or_else(|| "the file ends".into());
-            if scan.vouched > self.at.max(self.from) {
-                return Err(damage(&file.path, offset, &why));
-            }
-            self.hole = Some((self.at, damage(&file.path, offset, &why).to_string()));
+            self.hole = Some(damage(&file.path, scan.end - base, &why));
         }
         Ok(())
     }
@@ -255,32 +261,38 @@ impl Chain {
         e: &Error,
         promised: Pos,
     ) -> Result<()> {
-        let vouched = vouched_in(store, &file.path).await?;
-        if vouched > self.at.max(self.from) {
-            return Err(damage(&file.path, 0, &e.to_string()));
-        }
-        info!(
-            "{}: skipping a segment that was never written ({e})",
-            file.path
-        );
-        if promised > self.at && self.hole.is_none() {
-            self.hole = Some((self.at, damage(&file.path, 0, &e.to_string()).to_string()));
+        let vouched = vouched_in(store, file).await?;
+        self.vouched = self.vouched.max(vouched);
+        if self.vouched.max(promised) > self.at.max(self.from) {
+            self.hole = Some(damage(&file.path, 0, &e.to_string()));
+        } else {
+            info!(
+                "{}: skipping a segment that was never written ({e})",
+                file.path
+            );
         }
         Ok(())
     }
 
-    /// A hole matters as soon as a later segment says that its bytes were durable.
-    fn check_hole(&mut self, base: Pos) -> Result<()> {
-        match self.hole.take() {
-            Some((at, why)) if base > at.max(self.from) && base != Pos::MAX => {
-                Err(Error::new(ErrorKind::Corrupt, why))
-            }
-            _ => Ok(()),
+    /// A hole at the end matters if something says that its bytes were durable.
+    fn check_end(&mut self) -> Result<()> {
+        if self.vouched <= self.at.max(self.from) {
+            return Ok(());
         }
+        let text = format!(
+            "the log is damaged: it ends at position {}, but was durable up to {}; `stowfs fsck` \
+             shows more, `stowfs fsck --rebuild` salvages what is there",
+            self.at, self.vouched
+        );
+        Err(self
+            .hole
+            .take()
+            .unwrap_or_else(|| Error::new(ErrorKind::Corrupt, text)))
     }
 }
 
-async fn vouched_in(store: &dyn Store, path: &str) -> Result<Pos> {
+async fn vouched_in(store: &dyn Store, file: &LogFile) -> Result<Pos> {
+    let path = &file.path;
     let reader = store
         .open(path)
         .await
@@ -293,7 +305,8 @@ async fn vouched_in(store: &dyn Store, path: &str) -> Result<Pos> {
         .read_at(0, len)
         .await
         .context(format_args!("reading {path}"))?;
-    Ok(crate::format::frame::find_vouching_record(&bytes).unwrap_or(0))
+    let ours = |_: usize, p: &Prefix| p.epoch == file.epoch;
+    Ok(find_vouching_record(&bytes, ours).unwrap_or(0))
 }
 
 fn damage(path: &str, offset: u64, why: &str) -> Error {

@@ -77,7 +77,8 @@ pub struct Scan {
     /// Positions of data frames whose payload does not match its checksums. Only a scan of the
     /// bytes knows; a frame table does not.
     pub suspects: Vec<Pos>,
-    /// The highest position that any record here, also one after the stop, vouches to be durable.
+    /// The highest position that the footer, or any record here, also one after the stop, vouches
+    /// to be durable.
     pub vouched: Pos,
 }
 
@@ -160,6 +161,8 @@ pub async fn scan_bytes(file: &SegmentFile) -> Result<Scan> {
     let stop_at = file.footer.as_ref().map(|f| f.end);
     let mut scan = Scan {
         end: base,
+        // A footer is written when all before it is durable.
+        vouched: stop_at.unwrap_or(0),
         ..Scan::default()
     };
     let mut window = Window {
@@ -205,7 +208,11 @@ async fn vouched_after(window: &mut Window<'_>) -> Result<Pos> {
     loop {
         // A record is at most MAX_RECORD long, so windows overlap by that.
         let more = window.fill(frame::MAX_RECORD + CHUNK as usize).await?;
-        vouched = vouched.max(frame::find_vouching_record(&window.bytes).unwrap_or(0));
+        let (header, offset) = (&window.file.header, window.at - HEADER_LEN as u64);
+        let ours = |at: usize, p: &frame::Prefix| {
+            p.epoch == header.epoch && p.pos == header.base + offset + at as u64
+        };
+        vouched = vouched.max(frame::find_vouching_record(&window.bytes, ours).unwrap_or(0));
         if !more {
             return Ok(vouched);
         }
