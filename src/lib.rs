@@ -3,6 +3,7 @@
 //! Modules are layers; each imports only from lower ones (`tests/layering.rs` enforces it).
 //! ARCHITECTURE.md has the map.
 
+pub mod admin; // 7
 pub mod base; // 0
 pub mod cache; // 3
 pub mod cli; // 8

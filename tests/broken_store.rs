@@ -31,7 +31,10 @@ fn records(cluster: &MemoryCluster, path: &str) -> Vec<(usize, usize)> {
 }
 
 async fn refused(cluster: &MemoryCluster) -> String {
-    let e = open(&host(cluster)).await.err().expect("it must be refused");
+    let e = open(&host(cluster))
+        .await
+        .err()
+        .expect("it must be refused");
     assert!(e.is(ErrorKind::Corrupt), "{e}");
     e.to_string()
 }
@@ -82,7 +85,10 @@ async fn a_bad_record_in_the_middle_is_refused_with_file_and_offset() {
     flip(&cluster, path, at + len - 1);
     // The frame table still has the record, so nothing is lost yet.
     assert_eq!(
-        census(&open(&host(&cluster)).await.unwrap(), 100).await.0.len(),
+        census(&open(&host(&cluster)).await.unwrap(), 100)
+            .await
+            .0
+            .len(),
         100
     );
 
@@ -133,9 +139,7 @@ async fn records_inside_the_data_of_a_file_vouch_for_nothing() {
         .rfind(|(_, _, f)| matches!(f, Frame::Data { .. }))
         .unwrap();
     // As if the commit of the copy had been torn: its first page is lost, the rest is there.
-    cluster
-        .damage(&last, |b| b[at..at + 64].fill(0))
-        .unwrap();
+    cluster.damage(&last, |b| b[at..at + 64].fill(0)).unwrap();
     let end = all.last().map(|(at, len, _)| at + len).unwrap();
     cluster.damage(&last, |b| b.truncate(end - 40)).unwrap();
     let volume = open(&host(&cluster)).await.expect("a torn tail");
@@ -162,7 +166,10 @@ async fn a_flipped_bit_in_data_fails_one_file_alone() {
     let found = volume.read(|i| i.lookup(Ino::ROOT, name.as_bytes()));
     assert_eq!(found, Some(ino));
     let e = get(&volume, &name).await.unwrap().unwrap_err();
-    assert!(e.is(ErrorKind::Corrupt) && e.to_string().contains("1.seg"), "{e}");
+    assert!(
+        e.is(ErrorKind::Corrupt) && e.to_string().contains("1.seg"),
+        "{e}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,7 +208,10 @@ async fn a_lost_header_or_segment_of_the_log_is_refused() {
     assert!(e.contains("1.seg") && e.contains("header"), "{e}");
 
     let cluster = filled(8, 60).await;
-    host(&cluster).delete(&path.replace("1.fenced", "1")).await.unwrap();
+    host(&cluster)
+        .delete(&path.replace("1.fenced", "1"))
+        .await
+        .unwrap();
     let e = refused(&cluster).await;
     assert!(e.contains("gap"), "{e}");
 }
@@ -224,7 +234,9 @@ async fn newer_versions_are_refused_by_name_and_nothing_is_touched() {
     };
     let newer_format = |b: &mut Vec<u8>| {
         let text = String::from_utf8(b.clone()).unwrap();
-        *b = text.replace("\"format_version\": 1", "\"format_version\": 200").into();
+        *b = text
+            .replace("\"format_version\": 1", "\"format_version\": 200")
+            .into();
     };
     type Change<'a> = &'a dyn Fn(&mut Vec<u8>);
     let changes: [(&str, Change); 3] = [

@@ -6,11 +6,13 @@
 
 use super::codec::{Cursor, Put, corrupt};
 use super::row::Row;
-use super::{BLOCK, MAX_PAYLOAD};
+use super::{BLOCK, MAX_PAYLOAD, MAX_POS};
 use crate::base::{Epoch, Ino, Pos, Result, SessionId};
 use bytes::Bytes;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"SWFR");
+/// The first bytes of every frame.
+pub const FRAME_MAGIC: [u8; 4] = *b"SWFR";
+const MAGIC: u32 = u32::from_le_bytes(FRAME_MAGIC);
 pub const PREFIX: usize = 32;
 /// Fixed part of a data frame's body, before the checksums.
 const DATA_HEAD: usize = 32;
@@ -175,7 +177,7 @@ impl Prefix {
             KIND_RECORD => MAX_RECORD,
             _ => return Err(corrupt(format!("frame of unknown kind {kind}"))),
         };
-        if kind > u8::MAX as u32 || body > limit {
+        if kind > u8::MAX as u32 || body > limit || pos > MAX_POS {
             return Err(corrupt(format!(
                 "frame of kind {kind} with a body of {body} bytes"
             )));
@@ -344,11 +346,10 @@ fn parse_data(bytes: &[u8], prefix: Prefix, payload_elided: bool) -> Parsed {
 /// `durable` position that any of them vouches for. Used to tell damage from a torn tail. `ours` says
 /// by offset and prefix whether a record belongs there: files may hold the segments of other roots.
 pub fn find_vouching_record(bytes: &[u8], ours: impl Fn(usize, &Prefix) -> bool) -> Option<Pos> {
-    let magic = MAGIC.to_le_bytes();
     let mut best = None;
     let mut at = 0;
     while let Some(rest) = bytes.get(at..).filter(|r| r.len() >= PREFIX) {
-        let Some(hit) = rest.windows(4).position(|w| w == magic) else {
+        let Some(hit) = rest.windows(4).position(|w| w == FRAME_MAGIC) else {
             break;
         };
         let here = &rest[hit..];

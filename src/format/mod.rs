@@ -18,5 +18,8 @@ pub const FORMAT_VERSION: u16 = 1;
 /// so that a part of a frame can be verified without reading all of it.
 pub const BLOCK: usize = 64 * 1024;
 
+/// No stream gets longer, so sums of positions and lengths do not overflow.
+pub const MAX_POS: crate::base::Pos = 1 << 62;
+
 /// The most payload in one data frame.
 pub const MAX_PAYLOAD: usize = 4 * 1024 * 1024;

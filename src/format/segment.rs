@@ -2,7 +2,7 @@
 
 use super::codec::{Cursor, Put, corrupt};
 use super::row::{decode_name, encode_name};
-use super::{FORMAT_VERSION, row};
+use super::{FORMAT_VERSION, MAX_POS, row};
 use crate::base::{
     Epoch, Error, ErrorKind, Pos, Result, SegmentName, SessionId, StreamId, Timestamp,
 };
@@ -77,10 +77,12 @@ impl SegmentHeader {
         let chained = c.u8()? != 0;
         let before = decode_name(&mut c)?;
         let predecessor = chained.then_some(before);
+        check_positions(&[base, durable])?;
         let origin = Origin {
             epoch: Epoch(c.u32()?),
             pos: c.u64()?,
         };
+        check_positions(&[origin.pos])?;
         Ok(SegmentHeader {
             root,
             name,
@@ -93,6 +95,13 @@ impl SegmentHeader {
             created,
             origin,
         })
+    }
+}
+
+fn check_positions(positions: &[Pos]) -> Result<()> {
+    match positions.iter().find(|p| **p > MAX_POS) {
+        Some(p) => Err(corrupt(format!("no stream has a position {p}"))),
+        None => Ok(()),
     }
 }
 
@@ -162,6 +171,11 @@ impl Footer {
         out
     }
 
+    /// Whether a trailer was written here, be it whole or not.
+    pub fn looks_like(trailer: &[u8]) -> bool {
+        trailer.starts_with(TRAILER_MAGIC)
+    }
+
     /// Decodes the trailer: the last `TRAILER_LEN` bytes of a file of `file_len` bytes.
     pub fn decode(trailer: &[u8], file_len: u64) -> Result<Footer> {
         let mut c = Cursor::new(checked(trailer, TRAILER_MAGIC, "segment footer")?);
@@ -173,6 +187,7 @@ impl Footer {
             table_len: c.u32()?,
             table_crc: c.u32()?,
         };
+        check_positions(&[f.base, f.end])?;
         let whole = f.end.checked_sub(f.base).map(|n| n + f.table_len as u64);
         if whole != file_len.checked_sub((HEADER_LEN + TRAILER_LEN) as u64) {
             return Err(corrupt(

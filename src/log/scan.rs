@@ -1,14 +1,12 @@
 //! Reads one segment file: its ends, and the frames between them.
 
+use super::window::{CHUNK, Window};
 use crate::base::error::Context;
 use crate::base::{Error, ErrorKind, Pos, Result};
 use crate::format::frame::{self, DataHead, Frame, Parsed, RecordFrame, checksums};
 use crate::format::segment::{Footer, HEADER_LEN, SegmentHeader, TRAILER_LEN};
 use crate::store::{Reader, Store};
 use std::sync::Arc;
-
-/// Bytes fetched at a time while scanning.
-const CHUNK: u64 = 8 << 20;
 
 /// A segment file that has a readable header.
 pub struct SegmentFile {
@@ -165,17 +163,13 @@ pub async fn scan_bytes(file: &SegmentFile) -> Result<Scan> {
         vouched: stop_at.unwrap_or(0),
         ..Scan::default()
     };
-    let mut window = Window {
-        file,
-        at: HEADER_LEN as u64,
-        bytes: Vec::new(),
-    };
+    let mut window = Window::new(file.reader.clone(), &file.path, HEADER_LEN as u64, file.len);
     window.fill(frame::PREFIX).await?;
-    while !window.bytes.is_empty() && stop_at != Some(scan.end) {
-        match frame::parse(&window.bytes, scan.end, false) {
+    while !window.bytes().is_empty() && stop_at != Some(scan.end) {
+        match frame::parse(window.bytes(), scan.end, false) {
             Parsed::Frame { prefix, frame } => {
                 if let Frame::Data { head, .. } = &frame {
-                    let payload = &window.bytes[head.head_len()..][..head.len as usize];
+                    let payload = &window.bytes()[head.head_len()..][..head.len as usize];
                     if checksums(payload) != head.crcs {
                         scan.suspects.push(prefix.pos);
                     }
@@ -197,61 +191,27 @@ pub async fn scan_bytes(file: &SegmentFile) -> Result<Scan> {
         }
     }
     if scan.stopped.is_some() {
-        scan.vouched = scan.vouched.max(vouched_after(&mut window).await?);
+        scan.vouched = scan
+            .vouched
+            .max(vouched_after(&mut window, &file.header).await?);
     }
     Ok(scan)
 }
 
 /// The highest durable position that records after a bad place vouch for.
-async fn vouched_after(window: &mut Window<'_>) -> Result<Pos> {
+async fn vouched_after(window: &mut Window, header: &SegmentHeader) -> Result<Pos> {
     let mut vouched = 0;
     loop {
         // A record is at most MAX_RECORD long, so windows overlap by that.
-        let more = window.fill(frame::MAX_RECORD + CHUNK as usize).await?;
-        let (header, offset) = (&window.file.header, window.at - HEADER_LEN as u64);
+        let more = window.fill(frame::MAX_RECORD + CHUNK).await?;
+        let offset = window.offset() - HEADER_LEN as u64;
         let ours = |at: usize, p: &frame::Prefix| {
             p.epoch == header.epoch && p.pos == header.base + offset + at as u64
         };
-        vouched = vouched.max(frame::find_vouching_record(&window.bytes, ours).unwrap_or(0));
+        vouched = vouched.max(frame::find_vouching_record(window.bytes(), ours).unwrap_or(0));
         if !more {
             return Ok(vouched);
         }
-        window.consume(CHUNK as usize);
-    }
-}
-
-/// A part of a file in memory that moves forward.
-struct Window<'a> {
-    file: &'a SegmentFile,
-    /// Offset in the file of the first byte of `bytes`.
-    at: u64,
-    bytes: Vec<u8>,
-}
-
-impl Window<'_> {
-    /// Reads until at least `need` bytes are here. False if the file ends before.
-    async fn fill(&mut self, need: usize) -> Result<bool> {
-        while self.bytes.len() < need {
-            let from = self.at + self.bytes.len() as u64;
-            let len = CHUNK.min(self.file.len - from) as usize;
-            if len == 0 {
-                return Ok(false);
-            }
-            let path = &self.file.path;
-            let more = self
-                .file
-                .reader
-                .read_at(from, len)
-                .await
-                .context(format_args!("reading {path} at {from}"))?;
-            self.bytes.extend_from_slice(&more);
-        }
-        Ok(true)
-    }
-
-    fn consume(&mut self, n: usize) {
-        let n = n.min(self.bytes.len());
-        self.bytes.drain(..n);
-        self.at += n as u64;
+        window.consume(CHUNK);
     }
 }

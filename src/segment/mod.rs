@@ -1,6 +1,6 @@
 //! Layer 3: where segment files are on the store.
 
-use crate::base::{Epoch, Error, ErrorKind, Pos, Result, SegmentName};
+use crate::base::{Epoch, Error, ErrorKind, Pos, Result, SegmentName, SessionId};
 
 pub const META_DIR: &str = ".stowfs";
 pub const FORMAT_FILE: &str = ".stowfs/FORMAT";
@@ -29,6 +29,11 @@ pub fn parse_log_dir(name: &str) -> Option<(Epoch, bool)> {
         None => (name, false),
     };
     Some((Epoch(canonical(number)?), fenced))
+}
+
+/// The session that a directory below `data/` belongs to.
+pub fn parse_data_dir(name: &str) -> Option<SessionId> {
+    Some(SessionId(canonical(name)?))
 }
 
 /// The path of a segment as it is during `current`.
@@ -76,7 +81,6 @@ pub fn utf8(path: &[u8]) -> Result<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::SessionId;
 
     #[test]
     fn names_become_paths_and_come_back() {

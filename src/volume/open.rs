@@ -195,7 +195,7 @@ impl Volume {
 
 /// Renames the log directories of all lower epochs and closes their files, so that their owners
 /// can neither create nor sync there any more. Only then is the log read.
-async fn fence_past_epochs(store: &dyn Store, epoch: Epoch) -> Result<()> {
+pub async fn fence_past_epochs(store: &dyn Store, epoch: Epoch) -> Result<()> {
     for dir in store.list(LOG_DIR).await.context("listing the log")? {
         let Some((old, fenced)) = segment::parse_log_dir(&dir.name) else {
             continue;

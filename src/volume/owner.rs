@@ -31,7 +31,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         let since = std::time::UNIX_EPOCH + Duration::from_nanos(self.since.max(0) as u64);
         format!(
             "host {}, pid {}, since {} (epoch {})",
@@ -96,14 +96,17 @@ pub struct Ownership {
 
 /// What a directory `owner/` says.
 #[derive(Default)]
-struct Listing {
-    highest: u32,
-    released: bool,
-    claims: Vec<(u32, String)>,
-    answers: Vec<(u32, String)>,
+pub struct Listing {
+    pub highest: u32,
+    /// Whether the highest epoch ended cleanly.
+    pub released: bool,
+    pub claims: Vec<(u32, String)>,
+    pub answers: Vec<(u32, String)>,
+    /// Names that stowfs does not make.
+    pub strange: Vec<String>,
 }
 
-async fn look(store: &dyn Store) -> Result<Listing> {
+pub async fn look(store: &dyn Store) -> Result<Listing> {
     let files = store
         .list(OWNER_DIR)
         .await
@@ -113,6 +116,7 @@ async fn look(store: &dyn Store) -> Result<Listing> {
     for file in files {
         let mut parts = file.name.splitn(3, '.');
         let Some(Ok(epoch)) = parts.next().map(str::parse::<u32>) else {
+            found.strange.push(file.name);
             continue;
         };
         match (parts.next(), parts.next()) {
@@ -120,14 +124,14 @@ async fn look(store: &dyn Store) -> Result<Listing> {
             (Some("released"), None) => released.push(epoch),
             (Some("claim"), Some(id)) => found.claims.push((epoch, id.to_string())),
             (Some("answer"), Some(id)) => found.answers.push((epoch, id.to_string())),
-            _ => {}
+            _ => found.strange.push(file.name.clone()),
         }
     }
     found.released = released.contains(&found.highest);
     Ok(found)
 }
 
-async fn read_owner(store: &dyn Store, epoch: u32) -> Result<Owner> {
+pub async fn read_owner(store: &dyn Store, epoch: u32) -> Result<Owner> {
     let path = format!("{OWNER_DIR}/{epoch}");
     let reader = store
         .open(&path)
@@ -160,7 +164,10 @@ pub async fn acquire(
         let text = "another mount of this root is starting or stopping on this host; try again";
         return Err(Error::new(ErrorKind::Owned, text));
     }
-    me.epoch = before.highest + 1;
+    me.epoch = before.highest.checked_add(1).ok_or_else(|| {
+        let text = format!("{OWNER_DIR}/{} leaves no higher epoch", before.highest);
+        Error::new(ErrorKind::Corrupt, text)
+    })?;
     me.lock = lock.as_ref().map(|l| l.identity.clone());
     let epoch = Epoch(me.epoch);
     // Before the owner file: whoever comes later finds this directory and renames it, so that a

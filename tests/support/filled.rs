@@ -207,11 +207,9 @@ fn files_below(cluster: &MemoryCluster, dir: &str) -> Vec<String> {
 pub fn frames(bytes: &[u8]) -> Vec<(usize, usize, Frame)> {
     let header = SegmentHeader::decode(bytes).expect("a header");
     let (mut at, mut found) = (HEADER_LEN, Vec::new());
-    while let Parsed::Frame { prefix, frame } = parse(
-        &bytes[at..],
-        header.base + (at - HEADER_LEN) as u64,
-        false,
-    ) {
+    while let Parsed::Frame { prefix, frame } =
+        parse(&bytes[at..], header.base + (at - HEADER_LEN) as u64, false)
+    {
         found.push((at, prefix.frame_len(), frame));
         at += prefix.frame_len();
     }

@@ -1,0 +1,458 @@
+//! `fsck`: is everything on the store as the log says? Reads only.
+//!
+//! Each segment is read once, from its start to its end, and its frames are compared with its
+//! footer, with the rows about it, and with the extents of files that lie in it.
+
+use super::report::{Problem, Report};
+use super::survey::{Found, Survey, survey};
+use super::text;
+use super::walk::{Walk, walk};
+use crate::base::error::Context;
+use crate::base::{Error, ErrorKind, Ino, Result, SegmentName, StreamId};
+use crate::format::segment::HEADER_LEN;
+use crate::format::{Extent, Origin, Row, SegmentRow, SegmentState};
+use crate::index::Index;
+use crate::segment::{self, FORMAT_FILE, META_DIR, OWNER_DIR};
+use crate::store::Store;
+use crate::volume::root::{RootFormat, read_format};
+use crate::volume::{self, owner};
+use futures::StreamExt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+pub struct FsckOptions {
+    /// Segments that are read at the same time; each takes some 30 MiB of memory.
+    pub parallel: usize,
+}
+
+impl Default for FsckOptions {
+    fn default() -> FsckOptions {
+        FsckOptions { parallel: 4 }
+    }
+}
+
+/// An error means that the check could not be made; what is wrong with the root is in the report.
+pub async fn fsck(store: Arc<dyn Store>, options: &FsckOptions) -> Result<Report> {
+    let mut report = Report::default();
+    let format = check_format(&*store, &mut report).await?;
+    check_owner(&*store, &mut report).await?;
+    let survey = survey(&*store).await?;
+    note_survey(&survey, &mut report);
+    let log = read_log(&*store, &survey, &mut report).await?;
+    let mut wanted = log.wanted();
+    check_foreign(&*store, &mut wanted, &log.index, &mut report).await?;
+    let check = |found: &Found| {
+        let job = Job {
+            found: found.clone(),
+            root: format.as_ref().map(|f| f.uuid.into_bytes()),
+            row: log.index.segment(&found.name).map(|s| s.row.clone()),
+            log_is_good: log.good,
+            origin: log.origin,
+            extents: wanted.segments.remove(&found.name).unwrap_or_default(),
+        };
+        let store = store.clone();
+        async move { job.run(&*store).await }
+    };
+    let jobs: Vec<_> = survey.segments.iter().map(check).collect();
+    let done: Vec<Result<Checked>> = futures::stream::iter(jobs)
+        .buffered(options.parallel.max(1))
+        .collect()
+        .await;
+    for checked in done {
+        let checked = checked?;
+        report.merge(checked.report);
+        for (mut problem, ino) in checked.damaged {
+            problem.file = Some(label(&log.index, ino));
+            report.problems.push(problem);
+        }
+    }
+    for (name, extents) in wanted.segments {
+        log.missing(name, &extents, &mut report);
+    }
+    Ok(report)
+}
+
+async fn check_format(store: &dyn Store, report: &mut Report) -> Result<Option<RootFormat>> {
+    match read_format(store).await {
+        Ok(format) => Ok(Some(format)),
+        Err(e) if e.is(ErrorKind::Corrupt) => {
+            report.problem(FORMAT_FILE, Some(0), e.to_string());
+            Ok(None)
+        }
+        Err(e) if e.is(ErrorKind::NotFound) => match store.stat(META_DIR).await {
+            Ok(_) => {
+                report.problem(FORMAT_FILE, None, "the file is missing");
+                Ok(None)
+            }
+            Err(e) if e.is(ErrorKind::NotFound) => Err(Error::new(
+                ErrorKind::NotFound,
+                format!("there is no stowfs root at {}", store.url()),
+            )),
+            Err(e) => Err(e.context(format_args!("looking at {}", store.url()))),
+        },
+        Err(e) => Err(e.context(format_args!("opening {}", store.url()))),
+    }
+}
+
+async fn check_owner(store: &dyn Store, report: &mut Report) -> Result<()> {
+    let found = match owner::look(store).await {
+        Err(e) if e.is(ErrorKind::NotFound) => {
+            report.problem(OWNER_DIR, None, "the directory is missing");
+            return Ok(());
+        }
+        found => found?,
+    };
+    for name in &found.strange {
+        report.note(format!("{OWNER_DIR}/{name} is not stowfs's"));
+    }
+    for (epoch, id) in found.claims.iter().chain(&found.answers) {
+        let text = format!("{OWNER_DIR}: a claim or answer of epoch {epoch} ({id}) was left");
+        report.note(text);
+    }
+    if found.highest == 0 {
+        return Ok(());
+    }
+    match owner::read_owner(store, found.highest).await {
+        Ok(owner) if owner.epoch != found.highest => {
+            let text = format!("it is about epoch {}", owner.epoch);
+            report.problem(&format!("{OWNER_DIR}/{}", found.highest), Some(0), text);
+        }
+        Ok(owner) if !found.released => report.note(format!(
+            "the root was not released: it is mounted now, or its owner died ({}). If it is \
+             mounted, what is being written may look damaged here; unmount it and run fsck again",
+            owner.describe()
+        )),
+        Ok(_) => {}
+        Err(e) if e.is(ErrorKind::Corrupt) => {
+            report.problem(
+                &format!("{OWNER_DIR}/{}", found.highest),
+                Some(0),
+                e.to_string(),
+            );
+        }
+        Err(e) => return Err(e),
+    }
+    Ok(())
+}
+
+fn note_survey(survey: &Survey, report: &mut Report) {
+    for dir in &survey.missing {
+        report.problem(dir, None, "the directory is missing");
+    }
+    for path in &survey.strange {
+        report.note(format!("{path} is not a segment"));
+    }
+}
+
+/// What the log says.
+struct Log {
+    index: Index,
+    /// Whether all of the log could be replayed.
+    good: bool,
+    origin: Origin,
+}
+
+async fn read_log(store: &dyn Store, survey: &Survey, report: &mut Report) -> Result<Log> {
+    let (mut index, end) = match volume::recover(store).await {
+        Ok(found) => found,
+        Err(e) if e.is(ErrorKind::Corrupt) || e.is(ErrorKind::NotFound) => {
+            report.problem("", None, e.to_string());
+            report.note("without the log, the extents of files were not checked");
+            let index = Index::new();
+            return Ok(Log {
+                index,
+                good: false,
+                origin: Origin::default(),
+            });
+        }
+        Err(e) => return Err(e),
+    };
+    close_open_lanes(&mut index, survey)?;
+    report.records = end.records;
+    report.inodes = index.inodes() as u64;
+    for what in index.check() {
+        report.problem("", None, what);
+    }
+    Ok(Log {
+        index,
+        good: true,
+        origin: end.origin,
+    })
+}
+
+/// What the next mount does with lanes that a dead session left open, without writing it down.
+pub(super) fn close_open_lanes(index: &mut Index, survey: &Survey) -> Result<()> {
+    for found in survey.segments.iter().filter(|f| !f.is_log()) {
+        let row = index.segment(&found.name).map(|s| s.row.clone());
+        if let Some(row) = row.filter(|r| r.state == SegmentState::Open) {
+            let end = row.base + found.size.saturating_sub(HEADER_LEN as u64);
+            index.apply(&Row::Segment(SegmentRow {
+                end,
+                state: SegmentState::Sealed,
+                // Not known to be final, so not compared.
+                size: 0,
+                ..row
+            }))?;
+        }
+    }
+    Ok(())
+}
+
+/// Where the bytes of files must be.
+#[derive(Default)]
+struct Wanted {
+    segments: BTreeMap<SegmentName, Vec<(Ino, Extent)>>,
+    foreign: BTreeMap<StreamId, BTreeSet<Ino>>,
+}
+
+impl Log {
+    /// Extents that are in no segment are not here; `Index::check` finds them.
+    fn wanted(&self) -> Wanted {
+        let mut wanted = Wanted::default();
+        for ino in self.index.inos() {
+            for e in self.index.extents(ino, 0, u64::MAX) {
+                if e.frame == 0 {
+                    wanted.foreign.entry(e.stream).or_default().insert(ino);
+                } else if let Some(s) = self.index.segment_at(e.stream, e.pos) {
+                    wanted
+                        .segments
+                        .entry(s.row.name)
+                        .or_default()
+                        .push((ino, e));
+                }
+            }
+        }
+        wanted
+    }
+
+    /// A segment that files need, and that is not on the store.
+    fn missing(&self, name: SegmentName, extents: &[(Ino, Extent)], report: &mut Report) {
+        let epoch = self.index.session().map(|s| s.epoch).unwrap_or_default();
+        let inos: BTreeSet<Ino> = extents.iter().map(|(ino, _)| *ino).collect();
+        for ino in inos {
+            report.problems.push(Problem {
+                path: segment::path(&name, epoch),
+                offset: None,
+                file: Some(label(&self.index, ino)),
+                what: "the segment is missing".into(),
+            });
+        }
+    }
+}
+
+fn label(index: &Index, ino: Ino) -> String {
+    match index.path(ino) {
+        Some(path) => format!("/{}", text(&path)),
+        None => format!("inode {ino}"),
+    }
+}
+
+async fn check_foreign(
+    store: &dyn Store,
+    wanted: &mut Wanted,
+    index: &Index,
+    report: &mut Report,
+) -> Result<()> {
+    for (stream, inos) in std::mem::take(&mut wanted.foreign) {
+        let Some(foreign) = index.foreign(stream) else {
+            continue; // `Index::check` has said so
+        };
+        let path = segment::utf8(&foreign.path)?;
+        let what = match store.stat(path).await {
+            Ok(info) if info.len != foreign.len => {
+                format!("it has {} bytes instead of {}", info.len, foreign.len)
+            }
+            Ok(info) if info.mtime != foreign.mtime => {
+                "it was changed after it was taken in".into()
+            }
+            Ok(_) => continue,
+            Err(e) if e.is(ErrorKind::NotFound) => "it is missing".into(),
+            Err(e) => return Err(e.context(format_args!("looking at {path}"))),
+        };
+        report.problems.extend(inos.into_iter().map(|ino| Problem {
+            path: path.to_string(),
+            offset: None,
+            file: Some(label(index, ino)),
+            what: format!("a plain file from before stowfs: {what}"),
+        }));
+    }
+    Ok(())
+}
+
+/// The check of one segment.
+struct Job {
+    found: Found,
+    root: Option<[u8; 16]>,
+    row: Option<SegmentRow>,
+    log_is_good: bool,
+    origin: Origin,
+    extents: Vec<(Ino, Extent)>,
+}
+
+#[derive(Default)]
+struct Checked {
+    report: Report,
+    damaged: Vec<(Problem, Ino)>,
+}
+
+impl Job {
+    async fn run(self, store: &dyn Store) -> Result<Checked> {
+        let mut checked = Checked::default();
+        let report = &mut checked.report;
+        let walk = match walk(store, &self.found).await {
+            // A mount that goes on may delete it meanwhile.
+            Err(e) if e.is(ErrorKind::NotFound) => {
+                let what = "the segment went away while it was checked";
+                report.problem(&self.found.path, None, what);
+                return Ok(checked);
+            }
+            walked => walked.context("checking a segment")?,
+        };
+        report.segments = 1;
+        self.check_header(&walk, report);
+        self.check_footer(&walk, report);
+        self.check_frames(&walk, report);
+        self.check_row(&walk, report);
+        for (ino, e) in &self.extents {
+            match walk.verify(e) {
+                Ok(()) => {
+                    report.extents += 1;
+                    report.bytes += e.len as u64;
+                }
+                Err(what) => checked.damaged.push((self.at(&walk, e, what), *ino)),
+            }
+        }
+        Ok(checked)
+    }
+
+    fn at(&self, walk: &Walk, e: &Extent, what: String) -> Problem {
+        let base = self.row.as_ref().map(|r| r.base).or(walk.base);
+        let offset = e.pos.checked_sub(base.unwrap_or(0));
+        Problem {
+            path: self.found.path.clone(),
+            offset: offset.map(|at| at + HEADER_LEN as u64),
+            file: None,
+            what,
+        }
+    }
+
+    /// Whether the log begins after this segment: then only the data that files use counts.
+    fn is_history(&self) -> bool {
+        match self.found.name {
+            SegmentName::Log { epoch, .. } => epoch < self.origin.epoch,
+            SegmentName::Lane { .. } => self.rebuilt(),
+        }
+    }
+
+    /// A rebuild gives each old segment a stream number of its own, and knows sizes only.
+    fn rebuilt(&self) -> bool {
+        let old = match self.found.name {
+            SegmentName::Log { epoch, .. } => epoch.0,
+            SegmentName::Lane { session, .. } => session.0,
+        };
+        old < self.origin.epoch.0
+    }
+
+    fn complain(&self, report: &mut Report, offset: u64, what: String) {
+        if self.is_history() {
+            let path = &self.found.path;
+            report.note(format!(
+                "{path} at offset {offset}, from before a rebuild: {what}"
+            ));
+        } else {
+            report.problem(&self.found.path, Some(offset), what);
+        }
+    }
+
+    fn check_header(&self, walk: &Walk, report: &mut Report) {
+        let header = match &walk.header {
+            Ok(header) => header,
+            Err(e) if walk.covered.is_empty() => {
+                let path = &self.found.path;
+                report.note(format!("{path} was never written ({e})"));
+                return;
+            }
+            Err(e) => return self.complain(report, 0, e.to_string()),
+        };
+        let wrong = if header.name != self.found.name {
+            format!("the header is that of segment {}", header.name)
+        } else if self.root.is_some_and(|root| root != header.root) {
+            "the header is that of another root's segment".into()
+        } else {
+            return;
+        };
+        self.complain(report, 0, wrong);
+    }
+
+    fn check_footer(&self, walk: &Walk, report: &mut Report) {
+        match &walk.footer {
+            None => {}
+            Some(Err(e)) => self.complain(report, walk.len, e.to_string()),
+            Some(Ok(footer)) => {
+                if walk.base.is_some_and(|base| base != footer.base) {
+                    let text =
+                        format!("the footer says that the segment begins at {}", footer.base);
+                    self.complain(report, walk.len, text);
+                }
+                if let Some(what) = &walk.table {
+                    self.complain(report, walk.len - footer.table_len as u64, what.clone());
+                }
+            }
+        }
+    }
+
+    fn check_frames(&self, walk: &Walk, report: &mut Report) {
+        for place in &walk.bad {
+            let what = format!("{} ({} bytes)", place.why, place.to - place.from);
+            let sealed = matches!(walk.footer, Some(Ok(_)));
+            // Whether an unfinished end is missing something, replaying the log has found out.
+            if place.to == walk.len && !sealed {
+                let path = &self.found.path;
+                report.note(format!(
+                    "{path} at offset {}: what was not committed, or a lost footer: {what}",
+                    place.from
+                ));
+            } else {
+                self.complain(report, place.from, what);
+            }
+        }
+        let used: BTreeSet<u64> = self.extents.iter().map(|(_, e)| e.pos).collect();
+        let unused = walk.data.values().filter(|d| !used.contains(&d.payload()));
+        for frame in unused.filter(|d| !d.bad_blocks.is_empty()) {
+            let (path, pos) = (&self.found.path, frame.pos);
+            report.note(format!(
+                "{path}: data at position {pos} is damaged, but no file uses it"
+            ));
+        }
+    }
+
+    fn check_row(&self, walk: &Walk, report: &mut Report) {
+        let path = &self.found.path;
+        let Some(row) = &self.row else {
+            if self.log_is_good {
+                report.note(format!("{path} is an orphan: the log does not know it"));
+            }
+            return;
+        };
+        if self.rebuilt() {
+            return;
+        }
+        if let Ok(header) = &walk.header
+            && (header.stream, header.base) != (row.stream, row.base)
+        {
+            let text = format!(
+                "the header says position {} of {:?}, the log {} of {:?}",
+                header.base, header.stream, row.base, row.stream
+            );
+            report.problem(path, Some(0), text);
+        }
+        if self.found.is_log() || row.state != SegmentState::Sealed || row.size == 0 {
+            return;
+        }
+        if row.size != walk.len {
+            let text = format!("{} bytes long, the log says {}", walk.len, row.size);
+            report.problem(path, Some(walk.len.min(row.size)), text);
+        }
+    }
+}

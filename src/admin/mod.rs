@@ -1,0 +1,20 @@
+//! Layer 7: looking at a root from outside, and saving what can be saved of a broken one.
+//!
+//! `fsck` and `segments` only read. `rebuild` owns the root while it works, like a mount.
+
+mod fsck;
+mod rebuild;
+mod report;
+mod segments;
+mod survey;
+mod walk;
+
+pub use fsck::{FsckOptions, fsck};
+pub use rebuild::{RebuildOptions, RebuildReport, rebuild};
+pub use report::{Problem, Report};
+pub use segments::{SegmentLine, Segments, segments_of_store, segments_of_volume};
+
+/// Names and paths are bytes; people and JSON get text.
+fn text(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
