@@ -25,6 +25,8 @@ pub enum Command {
     Umount(UmountArgs),
     Status(StatusArgs),
     Stat(StatArgs),
+    Segments(SegmentsArgs),
+    Fsck(FsckArgs),
 }
 
 /// Mount a root. Prints one line when ready and stays in the foreground until it is unmounted.
@@ -86,4 +88,50 @@ pub struct StatArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// List the segments of a root: state, size, how much of it files still use, and by how much the
+/// segments are larger than that (amplification).
+#[derive(ClapArgs)]
+pub struct SegmentsArgs {
+    /// A store (which is read, not mounted) or the mountpoint of a running mount
+    #[arg(value_name = "STORE-URL|MOUNTPOINT")]
+    pub target: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Read options from this TOML file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub options: OptionArgs,
+}
+
+const FSCK_CODES: &str = "\
+Exit codes:
+  0   clean; with --rebuild: nothing was lost
+  1   problems, each of them named
+  2   the check could not be made";
+
+/// Check a root: its log, all segments, and the checksum of every byte that files use.
+///
+/// Only reads. The root should not be mounted: what a mount is writing may look damaged.
+#[derive(ClapArgs)]
+#[command(after_help = FSCK_CODES)]
+pub struct FsckArgs {
+    /// Where the bytes live: file:///dir, hdfs://host:port/dir or hdfs://nameservice/dir
+    #[arg(value_name = "STORE-URL")]
+    pub url: String,
+    /// Take the root over and begin its log anew with whatever can be saved. Files without a name
+    /// go to lost+found; reading bytes that are gone is an error. No segment is changed or deleted
+    #[arg(long)]
+    pub rebuild: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Read options from this TOML file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub options: OptionArgs,
 }

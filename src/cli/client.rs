@@ -55,7 +55,10 @@ pub fn status(args: &StatusArgs) -> Exit {
     }
 }
 
-fn locate(mountpoint: &Path, run_dir: Option<&Path>) -> Result<(Mountpoint, MountFiles)> {
+pub(super) fn locate(
+    mountpoint: &Path,
+    run_dir: Option<&Path>,
+) -> Result<(Mountpoint, MountFiles)> {
     let mountpoint = Mountpoint::named(mountpoint)?;
     let files = MountFiles::new(&rundir::path(run_dir), &mountpoint);
     Ok((mountpoint, files))

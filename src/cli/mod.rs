@@ -1,5 +1,6 @@
 //! Layer 8: the command line.
 
+mod admin;
 mod args;
 mod client;
 mod control;
@@ -52,6 +53,8 @@ pub fn main() -> ExitCode {
         Command::Umount(args) => client::umount(&args).into(),
         Command::Status(args) => client::status(&args).into(),
         Command::Stat(args) => stat::run(&args).into(),
+        Command::Segments(args) => admin::run_segments(&args).into(),
+        Command::Fsck(args) => admin::run_fsck(&args),
     }
 }
 

@@ -5,8 +5,9 @@ use super::control::{Commands, Server};
 use super::rundir::{self, Holder, MountFiles, MountLock};
 use super::shutdown;
 use super::{Exit, complain, daemon, logging, notify, options};
+use crate::admin::segments_of_volume;
 use crate::base::error::Context;
-use crate::base::{Config, Result, SystemClock};
+use crate::base::{Config, Error, ErrorKind, Result, SystemClock};
 use crate::fs::{Fs, FsOptions};
 use crate::fuse::{self, MountOptions, MountRequest, Mounted, Mountpoint};
 use crate::store::connect::{ConnectOptions, connect};
@@ -165,7 +166,16 @@ impl Plan {
     fn commands(&self, volume: &Arc<Volume>) -> Commands {
         let mut commands = Commands::default();
         let (url, mountpoint) = (self.url.clone(), self.mountpoint.to_string());
-        let volume = volume.clone();
+        let (volume, listed) = (volume.clone(), volume.clone());
+        commands.add("segments", move |_| {
+            let volume = listed.clone();
+            async move {
+                let segments = segments_of_volume(&volume).await?;
+                serde_json::to_value(segments)
+                    .map_err(|e| Error::new(ErrorKind::Other, e.to_string()))
+            }
+            .boxed()
+        });
         commands.add("status", move |_| {
             let status = json!({
                 "url": url,
@@ -201,7 +211,7 @@ impl Plan {
     }
 }
 
-fn store_options(config: &Config) -> ConnectOptions {
+pub(super) fn store_options(config: &Config) -> ConnectOptions {
     ConnectOptions {
         hdfs: HdfsOptions {
             replication: Some(config.replication.into()),
@@ -212,7 +222,7 @@ fn store_options(config: &Config) -> ConnectOptions {
     }
 }
 
-fn hostname() -> String {
+pub(super) fn hostname() -> String {
     nix::unistd::gethostname()
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_else(|_| "unknown".to_string())

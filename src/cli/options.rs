@@ -75,20 +75,43 @@ pub fn gather(
     args: &MountArgs,
     environment: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<(Config, MountOptions)> {
-    let mut config = Config::default();
-    if let Some(file) = &args.config {
-        from_file(&mut config, file)?;
-    }
-    from_environment(&mut config, environment)?;
+    let mut config = ambient(args.config.as_deref(), environment)?;
     let mut options = MountOptions::default();
     for words in &args.words {
         options.apply(words, &mut config)?;
     }
-    for (name, value) in &args.options.0 {
+    given(&mut config, &args.options)?;
+    Ok((config, options))
+}
+
+/// The options of a command that does not mount.
+pub fn config(
+    file: Option<&Path>,
+    arguments: &OptionArgs,
+    environment: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<Config> {
+    let mut config = ambient(file, environment)?;
+    given(&mut config, arguments)?;
+    Ok(config)
+}
+
+fn given(config: &mut Config, arguments: &OptionArgs) -> Result<()> {
+    for (name, value) in &arguments.0 {
         config.set(name, value)?;
     }
-    config.check()?;
-    Ok((config, options))
+    config.check()
+}
+
+fn ambient(
+    file: Option<&Path>,
+    environment: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<Config> {
+    let mut config = Config::default();
+    if let Some(file) = file {
+        from_file(&mut config, file)?;
+    }
+    from_environment(&mut config, environment)?;
+    Ok(config)
 }
 
 fn from_file(config: &mut Config, file: &Path) -> Result<()> {

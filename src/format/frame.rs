@@ -126,7 +126,8 @@ impl RecordFrame {
         let mut c = Cursor::new(body);
         let (session, op, durable) = (SessionId(c.u32()?), c.u64()?, c.u64()?);
         let n = c.u32()? as usize;
-        let mut rows = Vec::with_capacity(n.min(c.left()));
+        // Not by `n`: a row in memory is far larger than the shortest on the store.
+        let mut rows = Vec::with_capacity(n.min(256));
         for _ in 0..n {
             rows.push(Row::decode(&mut c)?);
         }

@@ -31,6 +31,19 @@ pub struct Owner {
 }
 
 impl Owner {
+    pub fn decode(bytes: &[u8], path: &str) -> Result<Owner> {
+        serde_json::from_slice(bytes).map_err(|e| {
+            Error::new(
+                ErrorKind::Corrupt,
+                format!("{path} is not what stowfs wrote: {e}"),
+            )
+        })
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).unwrap_or_default()
+    }
+
     pub fn describe(&self) -> String {
         let since = std::time::UNIX_EPOCH + Duration::from_nanos(self.since.max(0) as u64);
         format!(
@@ -140,12 +153,7 @@ pub async fn read_owner(store: &dyn Store, epoch: u32) -> Result<Owner> {
     let bytes = reader
         .read_at(0, reader.len().min(1 << 16) as usize)
         .await?;
-    serde_json::from_slice(&bytes).map_err(|e| {
-        Error::new(
-            ErrorKind::Corrupt,
-            format!("{path} is not what stowfs wrote: {e}"),
-        )
-    })
+    Owner::decode(&bytes, &path)
 }
 
 /// Becomes the owner, if the root is free, its owner is dead, or `takeover` says so.
@@ -177,8 +185,7 @@ pub async fn acquire(
         .await
         .context("beginning an epoch")?;
     let path = format!("{OWNER_DIR}/{epoch}");
-    let text = serde_json::to_vec_pretty(&me).unwrap_or_default();
-    match store.put(&path, text.into()).await {
+    match store.put(&path, me.encode().into()).await {
         Ok(()) => {}
         Err(e) if e.is(ErrorKind::AlreadyExists) || e.is_ambiguous() => {
             let winner = read_owner(store, me.epoch).await.map_err(|_| e)?;

@@ -199,7 +199,11 @@ fn files_below(cluster: &MemoryCluster, dir: &str) -> Vec<String> {
         .into_iter()
         .filter(|p| p.starts_with(dir) && p.ends_with(".seg"))
         .collect();
-    files.sort_by_key(|p| (p.len(), p.clone()));
+    let numbers = |p: &String| -> Vec<u32> {
+        let parts = p.split(|c: char| !c.is_ascii_digit());
+        parts.filter_map(|n| n.parse().ok()).collect()
+    };
+    files.sort_by_key(numbers);
     files
 }
 
@@ -214,4 +218,34 @@ pub fn frames(bytes: &[u8]) -> Vec<(usize, usize, Frame)> {
         at += prefix.frame_len();
     }
     found
+}
+
+/// Creates a file or replaces all of its content, durably.
+pub async fn replace(volume: &Volume, name: &str, data: Bytes) {
+    let fresh = volume.new_ino().expect("a number");
+    let ((), pos) = volume
+        .change(|index, change| {
+            let known = index.lookup(Ino::ROOT, name.as_bytes());
+            let ino = known.unwrap_or(fresh);
+            let len = data.len() as u64;
+            let extent = change.data(DataFrame::new(ino, 0, data, name.into()));
+            let extents = vec![extent];
+            change.row(Row::Inode {
+                ino,
+                attr: file_attr(len),
+            });
+            change.row(Row::Extents {
+                ino,
+                off: 0,
+                len: u64::MAX,
+                extents,
+            });
+            if known.is_none() {
+                let (parent, name) = (Ino::ROOT, name.into());
+                change.row(Row::Entry { parent, name, ino });
+            }
+            Ok::<_, Error>(())
+        })
+        .expect("a change");
+    volume.durable(pos).await.expect("durable");
 }

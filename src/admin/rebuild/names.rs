@@ -100,6 +100,7 @@ fn adopt_unreachable(index: &mut Index, now: Timestamp, report: &mut RebuildRepo
                 index.apply(&Row::NoEntry { parent, name })?;
             }
             let lost = lost_and_found(index, now)?;
+            seen.insert(lost);
             let name = free_name(index, lost, ino.to_string());
             index.apply(&Row::Entry {
                 parent: lost,

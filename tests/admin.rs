@@ -1,0 +1,597 @@
+//! fsck finds what is wrong and names it; rebuild saves what can be saved and invents nothing.
+//!
+//! `STOWFS_SEED=n` replays one seed of the random test; `STOWFS_SEEDS=n` sets how many are run.
+
+#[path = "support/filled.rs"]
+#[allow(dead_code)]
+mod filled;
+#[path = "support/seeds.rs"]
+mod seeds;
+
+use filled::*;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::sync::Arc;
+use stowfs::admin::{
+    FsckOptions, RebuildOptions, RebuildReport, Report, fsck, rebuild, segments_of_store,
+    segments_of_volume,
+};
+use stowfs::base::{ErrorKind, Ino, Result, SystemClock};
+use stowfs::format::Frame;
+use stowfs::format::segment::{HEADER_LEN, TRAILER_LEN};
+use stowfs::store::Store;
+use stowfs::store::memory::{LastCall, MemoryCluster};
+
+const N: u64 = 60;
+
+async fn check(cluster: &MemoryCluster) -> Report {
+    fsck(host(cluster), &FsckOptions::default())
+        .await
+        .expect("fsck runs")
+}
+
+async fn salvage(store: Arc<dyn Store>) -> Result<RebuildReport> {
+    let options = RebuildOptions {
+        clock: Arc::new(SystemClock),
+        host: "test".into(),
+        pid: 1,
+        lock_dir: None,
+        takeover: false,
+        parallel: 2,
+    };
+    rebuild(store, &options).await
+}
+
+/// Rebuilds, and shows that a mount works afterwards: it reads, writes, and can be mounted again.
+async fn salvaged(cluster: &MemoryCluster) -> (RebuildReport, Arc<stowfs::volume::Volume>) {
+    let report = salvage(host(cluster)).await.expect("rebuild");
+    let volume = open(&host(cluster)).await.expect("a mount after a rebuild");
+    replace(&volume, "after", body(7)).await;
+    volume.shutdown().await.expect("shutdown");
+    let volume = open(&host(cluster)).await.expect("a second mount");
+    assert_eq!(get(&volume, "after").await.unwrap().unwrap(), body(7));
+    if report.damaged.is_empty() {
+        assert_eq!(volume.read(|i| i.check()), Vec::<String>::new());
+    }
+    (report, volume)
+}
+
+fn bytes_of(cluster: &MemoryCluster, path: &str) -> Vec<u8> {
+    cluster.peek(path).expect("a file").0
+}
+
+fn flip(cluster: &MemoryCluster, path: &str, at: usize) {
+    cluster
+        .damage(path, |bytes| bytes[at] ^= 0x10)
+        .expect("a closed file");
+}
+
+/// Offset and length of the `n`-th record of a segment, and the file it is about.
+fn record(cluster: &MemoryCluster, path: &str, n: usize) -> (usize, usize, Ino) {
+    let all = frames(&bytes_of(cluster, path));
+    let mut ino = Ino(0);
+    let mut seen = 0;
+    for (at, len, frame) in all {
+        match frame {
+            Frame::Data { head, .. } => ino = head.ino,
+            Frame::Record(_) if seen == n => return (at, len, ino),
+            Frame::Record(_) => seen += 1,
+        }
+    }
+    panic!("there is no record {n}");
+}
+
+/// Destroys a record where it was written, and in the frame table if there is one.
+fn destroy_record(cluster: &MemoryCluster, path: &str, n: usize) -> Ino {
+    let (at, len, ino) = record(cluster, path, n);
+    let copy = bytes_of(cluster, path)[at..at + len].to_vec();
+    cluster
+        .damage(path, |bytes| {
+            let hits: Vec<usize> = (0..bytes.len() - len)
+                .filter(|i| bytes[*i..i + len] == copy)
+                .collect();
+            assert!((1..=2).contains(&hits.len()), "in its place, and in the table");
+            hits.into_iter().for_each(|i| bytes[i + len - 1] ^= 1);
+        })
+        .unwrap();
+    ino
+}
+
+async fn with_lane(seed: u64) -> MemoryCluster {
+    let cluster = filled(seed, 5).await;
+    let volume = open(&host(&cluster)).await.unwrap();
+    let pieces: Vec<_> = (0..6).map(|i| content(i, 20_000)).collect();
+    put_long(&volume, "long", &pieces).await;
+    volume.shutdown().await.unwrap();
+    cluster
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_good_root_is_clean_and_its_segments_add_up() {
+    let cluster = with_lane(1).await;
+    let report = check(&cluster).await;
+    assert!(report.is_clean(), "{report}");
+    assert_eq!(report.inodes, 7);
+    assert_eq!(report.extents, 5 + 6);
+    let live: u64 = (0..5).map(|i| body(i).len() as u64).sum::<u64>() + 120_000;
+    assert_eq!(report.bytes, live);
+    assert!(report.notes.is_empty(), "{report}");
+
+    let offline = segments_of_store(&*host(&cluster)).await.unwrap();
+    assert_eq!((offline.live_bytes, offline.files), (live, 6));
+    assert!(offline.orphans.is_empty());
+    for line in &offline.segments {
+        assert_eq!(
+            line.size,
+            bytes_of(&cluster, &line.path).len() as u64,
+            "{line:?}"
+        );
+    }
+    let volume = open(&host(&cluster)).await.unwrap();
+    let live_now = segments_of_volume(&volume).await.unwrap();
+    assert_eq!((live_now.live_bytes, live_now.files), (live, 6));
+    assert!(live_now.to_string().contains("total"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_root_in_use_is_checked_with_a_warning() {
+    let cluster = filled(2, 5).await;
+    let volume = open(&host(&cluster)).await.unwrap();
+    put(&volume, Ino::ROOT, "new", body(1)).await;
+    let report = check(&cluster).await;
+    assert!(report.notes.iter().any(|n| n.contains("was not released")));
+    assert!(report.is_clean(), "{report}");
+    drop(volume);
+    let e = salvage(host(&cluster)).await;
+    assert!(e.is_ok(), "a dead owner is taken over: {e:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_live_root_is_not_rebuilt() {
+    let cluster = filled(2, 5).await;
+    let volume = open(&host(&cluster)).await.unwrap();
+    let e = salvage(host(&cluster)).await.unwrap_err();
+    assert!(e.is(ErrorKind::Owned), "{e}");
+    volume.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn damaged_data_is_found_with_path_offset_and_file() {
+    let cluster = filled(3, N).await;
+    let path = log_files(&cluster)[1].clone();
+    let all = frames(&bytes_of(&cluster, &path));
+    let (at, head) = all
+        .into_iter()
+        .find_map(|(at, _, f)| match f {
+            Frame::Data { head, .. } => Some((at + head.head_len(), head)),
+            Frame::Record(_) => None,
+        })
+        .unwrap();
+    flip(&cluster, &path, at + 5);
+    let report = check(&cluster).await;
+    assert_eq!(report.problems.len(), 1, "{report}");
+    let problem = &report.problems[0];
+    assert_eq!((&problem.path, problem.offset), (&path, Some(at as u64)));
+    let file = problem.file.as_ref().unwrap();
+    let volume = open(&host(&cluster)).await.unwrap();
+    let ino = volume.read(|i| i.lookup(Ino::ROOT, file[1..].as_bytes()));
+    assert_eq!(ino, Some(head.ino));
+    assert!(get(&volume, &file[1..]).await.unwrap().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_kind_of_damage_is_a_problem_at_its_place() {
+    type Change = fn(&mut Vec<u8>);
+    let cases: [(&str, &str, Change); 6] = [
+        ("log", "header", |b| b[20] ^= 1),
+        ("log", "footer", |b| {
+            let at = b.len() - 20;
+            b[at] ^= 1;
+        }),
+        ("log", "frame table", |b| {
+            let at = b.len() - TRAILER_LEN - 10;
+            b[at] ^= 1;
+        }),
+        ("log", "frame", |b| b[HEADER_LEN + 3] ^= 1),
+        ("lane", "header", |b| b[20] ^= 1),
+        ("lane", "bytes long", |b| b.truncate(b.len() / 2)),
+    ];
+    for (which, what, change) in cases {
+        let cluster = match which {
+            "log" => filled(4, N).await,
+            _ => with_lane(4).await,
+        };
+        let path = match which {
+            "log" => log_files(&cluster)[1].clone(),
+            _ => lane_files(&cluster)[0].clone(),
+        };
+        cluster.damage(&path, change).unwrap();
+        let report = check(&cluster).await;
+        let hit = |p: &stowfs::admin::Problem| p.path == path && p.what.contains(what);
+        assert!(report.problems.iter().any(hit), "{which} {what}:\n{report}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn missing_and_strange_files_are_told_apart() {
+    let cluster = with_lane(5).await;
+    let store = host(&cluster);
+    let lane = lane_files(&cluster)[0].clone();
+    store.delete(&lane).await.unwrap();
+    store
+        .put(".stowfs/data/1/99.seg", bytes::Bytes::from_static(b"x"))
+        .await
+        .unwrap();
+    store
+        .put(".stowfs/data/1/notes", bytes::Bytes::from_static(b"x"))
+        .await
+        .unwrap();
+    let report = check(&cluster).await;
+    let missing = |p: &stowfs::admin::Problem| {
+        p.path == lane && p.what.contains("missing") && p.file.as_deref() == Some("/long")
+    };
+    assert!(report.problems.iter().any(missing), "{report}");
+    assert!(report.problems.iter().all(missing), "{report}");
+    assert!(
+        report
+            .notes
+            .iter()
+            .any(|n| n.contains("99.seg is an orphan"))
+    );
+    assert!(
+        report
+            .notes
+            .iter()
+            .any(|n| n.contains("data/1/notes is not"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn plain_files_must_be_as_they_were() {
+    let cluster = MemoryCluster::new(6);
+    let store = host(&cluster);
+    store.put("plain", content(1, 3000)).await.unwrap();
+    open(&store).await.unwrap().shutdown().await.unwrap();
+    assert!(check(&cluster).await.is_clean());
+    cluster.damage("plain", |b| b.push(0)).unwrap();
+    let report = check(&cluster).await;
+    assert_eq!(report.problems.len(), 1, "{report}");
+    assert_eq!(report.problems[0].file.as_deref(), Some("/plain"));
+    assert!(report.problems[0].what.contains("3001 bytes"), "{report}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_root_cannot_be_checked() {
+    let cluster = MemoryCluster::new(7);
+    let e = fsck(host(&cluster), &FsckOptions::default())
+        .await
+        .unwrap_err();
+    assert!(e.is(ErrorKind::NotFound), "{e}");
+    assert!(
+        salvage(host(&cluster))
+            .await
+            .unwrap_err()
+            .is(ErrorKind::NotFound)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn rebuilding_a_good_root_changes_nothing_that_a_reader_sees() {
+    let cluster = with_lane(8).await;
+    let before = open(&host(&cluster)).await.unwrap();
+    mkdir(&before, "dir").await;
+    before.shutdown().await.unwrap();
+    let (report, volume) = salvaged(&cluster).await;
+    assert_eq!((report.files, report.directories), (6, 2), "{report}");
+    assert_eq!(
+        (report.lost_and_found, report.notes.len()),
+        (0, 0),
+        "{report}"
+    );
+    assert_eq!(census(&volume, 5).await.0.len(), 5);
+    assert_eq!(get(&volume, "long").await.unwrap().unwrap().len(), 120_000);
+    volume.shutdown().await.unwrap();
+    let report = check(&cluster).await;
+    assert!(report.is_clean(), "{report}");
+    // And once more, on top of the first.
+    let (report, volume) = salvaged(&cluster).await;
+    assert_eq!((report.files, report.lost_and_found), (7, 0), "{report}");
+    assert_eq!(census(&volume, 5).await.0.len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_log_segment_costs_its_own_files() {
+    let cluster = filled(9, N).await;
+    let logs = log_files(&cluster);
+    assert!(logs.len() >= 3);
+    host(&cluster).delete(&logs[1]).await.unwrap();
+    assert!(open(&host(&cluster)).await.is_err());
+    let (report, volume) = salvaged(&cluster).await;
+    let (good, bad, missing) = census(&volume, N).await;
+    assert!(bad.is_empty() && !missing.is_empty(), "{report}");
+    // Only what was in that segment is missing: a run of files.
+    let (first, last) = (missing[0], missing[missing.len() - 1]);
+    assert_eq!(last - first + 1, missing.len() as u64);
+    assert_eq!(good.len() + missing.len(), N as usize);
+    assert!(
+        report
+            .notes
+            .iter()
+            .any(|n| n.contains("of the log are lost"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_header_or_footer_costs_nothing() {
+    for damage in ["header", "first frame too", "footer"] {
+        let cluster = filled(10, N).await;
+        let path = log_files(&cluster)[1].clone();
+        cluster
+            .damage(&path, |b| {
+                let n = b.len();
+                match damage {
+                    "header" => b[..HEADER_LEN].fill(0),
+                    "first frame too" => b[..HEADER_LEN + 8].fill(0),
+                    _ => b[n - TRAILER_LEN..].fill(0),
+                }
+            })
+            .unwrap();
+        let (report, volume) = salvaged(&cluster).await;
+        let (good, bad, missing) = census(&volume, N).await;
+        let lost = usize::from(damage == "first frame too");
+        assert_eq!(good.len(), N as usize - lost, "{damage}: {report}");
+        // Its record is there and its bytes are not: an error, not zeros.
+        assert_eq!((bad.len(), missing.len()), (lost, 0), "{damage}: {report}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_whose_record_is_lost_is_found_in_lost_and_found() {
+    let cluster = filled(11, N).await;
+    let path = log_files(&cluster)[1].clone();
+    let ino = destroy_record(&cluster, &path, 3);
+    let (report, volume) = salvaged(&cluster).await;
+    let (good, bad, missing) = census(&volume, N).await;
+    assert_eq!(
+        (good.len(), bad.len(), missing.len()),
+        (N as usize - 1, 0, 1)
+    );
+    assert_eq!(report.lost_and_found, 1, "{report}");
+    let name = format!("lost+found/{ino}-f{}", missing[0]);
+    assert_eq!(
+        get(&volume, &name).await.unwrap().unwrap(),
+        body(missing[0])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_of_a_lost_directory_are_found_in_lost_and_found() {
+    let cluster = filled(12, 3).await;
+    let volume = open(&host(&cluster)).await.unwrap();
+    let dir = mkdir(&volume, "dir").await;
+    for i in 0..4 {
+        put(&volume, dir, &format!("f{i}"), body(i)).await;
+    }
+    volume.shutdown().await.unwrap();
+    // The record of the directory: the one before the first file's.
+    let path = log_files(&cluster).pop().unwrap();
+    let all = frames(&bytes_of(&cluster, &path));
+    let records: Vec<&Frame> = all
+        .iter()
+        .map(|(_, _, f)| f)
+        .filter(|f| matches!(f, Frame::Record(_)))
+        .collect();
+    let makes = |f: &&Frame| match f {
+        Frame::Record(r) => r
+            .rows
+            .iter()
+            .any(|row| matches!(row, stowfs::format::Row::Inode { ino, .. } if *ino == dir)),
+        Frame::Data { .. } => false,
+    };
+    let n = records.iter().position(makes).unwrap();
+    destroy_record(&cluster, &path, n);
+    let (report, volume) = salvaged(&cluster).await;
+    assert_eq!(report.lost_and_found, 4, "{report}");
+    let found = volume.read(|index| {
+        let lost = index.lookup(Ino::ROOT, b"lost+found").unwrap();
+        index.entries(lost)
+    });
+    assert_eq!(found, 4);
+    assert_eq!(census(&volume, 3).await.0.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lane_is_an_error_for_its_file_alone() {
+    for gone in [true, false] {
+        let cluster = with_lane(13).await;
+        let lane = lane_files(&cluster)[0].clone();
+        match gone {
+            true => host(&cluster).delete(&lane).await.unwrap(),
+            false => cluster.damage(&lane, |b| b.truncate(b.len() / 2)).unwrap(),
+        }
+        let (report, volume) = salvaged(&cluster).await;
+        assert!(!report.damaged.is_empty(), "{report}");
+        assert!(
+            report
+                .damaged
+                .iter()
+                .all(|p| p.file.as_deref() == Some("/long"))
+        );
+        assert!(get(&volume, "long").await.unwrap().is_err());
+        assert_eq!(census(&volume, 5).await.0.len(), 5);
+        volume.shutdown().await.unwrap();
+        let after = check(&cluster).await;
+        assert!(!after.is_clean(), "fsck still names the damaged file");
+        assert!(
+            after
+                .problems
+                .iter()
+                .any(|p| p.to_string().contains("/long")),
+            "{after}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_format_file_is_made_again() {
+    for gone in [true, false] {
+        let cluster = with_lane(14).await;
+        let uuid = stowfs::volume::root::read_format(&*host(&cluster))
+            .await
+            .unwrap()
+            .uuid;
+        match gone {
+            true => host(&cluster).delete(".stowfs/FORMAT").await.unwrap(),
+            false => cluster.damage(".stowfs/FORMAT", |b| b.truncate(9)).unwrap(),
+        }
+        assert!(!check(&cluster).await.is_clean());
+        let (report, volume) = salvaged(&cluster).await;
+        assert!(
+            report.notes.iter().any(|n| n.contains("FORMAT")),
+            "{report}"
+        );
+        let now = stowfs::volume::root::read_format(&*host(&cluster))
+            .await
+            .unwrap()
+            .uuid;
+        assert_eq!(now, uuid);
+        assert_eq!(census(&volume, 5).await.0.len(), 5);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rebuild_that_dies_at_any_call_can_be_made_again() {
+    let damaged = filled(15, N).await;
+    let path = log_files(&damaged)[1].clone();
+    destroy_record(&damaged, &path, 3);
+    let counting = damaged.fork(1);
+    let store = counting.host("r");
+    salvage(store.clone()).await.unwrap();
+    for n in 1..=store.calls() {
+        for last in [LastCall::Lost, LastCall::Done] {
+            let cluster = damaged.fork(n);
+            let dying = cluster.host("dying");
+            dying.crash_at(n, last);
+            tokio::select! {
+                biased;
+                () = dying.crashed() => {}
+                done = salvage(dying.clone()) => assert!(done.is_ok()),
+            }
+            tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+            // Either the rebuild took effect as a whole, or the root is as damaged as before.
+            match open(&host(&cluster)).await {
+                Ok(volume) => {
+                    assert_eq!(census(&volume, N).await.0.len(), N as usize - 1);
+                    drop(volume);
+                }
+                Err(e) => assert!(e.is(ErrorKind::Corrupt), "call {n}: {e}"),
+            }
+            let (_, volume) = salvaged(&cluster).await;
+            assert_eq!(
+                census(&volume, N).await.0.len(),
+                N as usize - 1,
+                "call {n} {last:?}"
+            );
+        }
+    }
+}
+
+/// Files in versions, so that it can be told what a salvaged file must be.
+async fn random_root(seed: u64, rng: &mut StdRng) -> (MemoryCluster, u64) {
+    let cluster = MemoryCluster::new(seed);
+    let files = rng.random_range(5..40);
+    for life in 0..rng.random_range(1..4) {
+        let volume = open(&host(&cluster)).await.expect("mount");
+        for i in 0..files {
+            if rng.random_bool(0.6) {
+                put_version(&volume, i, life * 1000 + i).await;
+            }
+            if rng.random_bool(0.05) {
+                let pieces = vec![content(i, 9000), content(i + 1, 9000)];
+                put_long(&volume, &format!("long{life}-{i}"), &pieces).await;
+            }
+        }
+        match rng.random_bool(0.5) {
+            true => volume.shutdown().await.expect("shutdown"),
+            false => drop(volume),
+        }
+    }
+    for path in log_files(&cluster).iter().chain(&lane_files(&cluster)) {
+        host(&cluster).recover(path).await.expect("closing");
+    }
+    (cluster, files)
+}
+
+async fn put_version(volume: &stowfs::volume::Volume, i: u64, version: u64) {
+    let name = format!("v{i}");
+    replace(
+        volume,
+        &name,
+        content(version, 500 + version as usize % 3000),
+    )
+    .await;
+}
+
+/// Damages 1 to 4 places; never FORMAT's version or the owner files.
+fn harm(cluster: &MemoryCluster, rng: &mut StdRng) -> Vec<String> {
+    let mut paths = log_files(cluster);
+    paths.extend(lane_files(cluster));
+    let mut done = Vec::new();
+    for _ in 0..rng.random_range(1..5) {
+        let path = &paths[rng.random_range(0..paths.len())];
+        let len = bytes_of(cluster, path).len();
+        if len == 0 {
+            continue;
+        }
+        let (from, n) = (rng.random_range(0..len), rng.random_range(1..2000));
+        let kind = rng.random_range(0..4);
+        cluster
+            .damage(path, |b| match kind {
+                0 => b.truncate(from),
+                1 => b[from] ^= 1 << (n % 8),
+                2 => b[from..].iter_mut().take(n).for_each(|x| *x = 0),
+                _ => b[from..].iter_mut().take(n).for_each(|x| *x ^= 0xa5),
+            })
+            .expect("a closed file");
+        done.push(format!("{path}: {kind} at {from}, {n}"));
+    }
+    done
+}
+
+async fn run(seed: u64) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let (cluster, files) = random_root(seed, &mut rng).await;
+    let harm = harm(&cluster, &mut rng);
+    let before = check(&cluster).await;
+    let report = salvage(host(&cluster))
+        .await
+        .expect("a rebuild never gives up");
+    let volume = open(&host(&cluster))
+        .await
+        .expect("a mount after a rebuild");
+    for i in 0..files {
+        if let Some(Ok(found)) = get(&volume, &format!("v{i}")).await {
+            let mut versions = (0..4).map(|life| life * 1000 + i);
+            let right = versions.any(|v| found == content(v, 500 + v as usize % 3000));
+            assert!(
+                right,
+                "v{i} is something that nobody wrote\n{harm:?}\n{report}"
+            );
+        }
+    }
+    if report.damaged.is_empty() {
+        assert_eq!(volume.read(|i| i.check()), Vec::<String>::new());
+    }
+    volume.shutdown().await.expect("shutdown");
+    let after = check(&cluster).await;
+    assert_eq!(
+        after.is_clean(),
+        report.damaged.is_empty(),
+        "{harm:?}\nbefore: {before}\nrebuild: {report}\nafter: {after}"
+    );
+}
+
+#[test]
+fn whatever_is_damaged_a_rebuild_invents_nothing() {
+    seeds::each("rebuild", 300, |seed| async move { run(seed).await });
+}
