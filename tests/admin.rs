@@ -90,7 +90,10 @@ fn destroy_record(cluster: &MemoryCluster, path: &str, n: usize) -> Ino {
             let hits: Vec<usize> = (0..bytes.len() - len)
                 .filter(|i| bytes[*i..i + len] == copy)
                 .collect();
-            assert!((1..=2).contains(&hits.len()), "in its place, and in the table");
+            assert!(
+                (1..=2).contains(&hits.len()),
+                "in its place, and in the table"
+            );
             hits.into_iter().for_each(|i| bytes[i + len - 1] ^= 1);
         })
         .unwrap();
@@ -494,6 +497,76 @@ async fn a_rebuild_that_dies_at_any_call_can_be_made_again() {
             );
         }
     }
+}
+
+/// A root whose older log is only in a snapshot: files f0 to f4 before it, the others after.
+async fn with_snapshots(seed: u64) -> MemoryCluster {
+    let cluster = MemoryCluster::new(seed);
+    let volume = open(&host(&cluster)).await.unwrap();
+    for i in 0..N {
+        put(&volume, Ino::ROOT, &format!("f{i}"), body(i)).await;
+        if i % 20 == 5 {
+            stowfs::upkeep::snapshot::take(&*volume).await.unwrap();
+        }
+    }
+    // Garbage in old segments, which must not come back.
+    for i in 0..5 {
+        replace(&volume, &format!("f{i}"), body(i)).await;
+    }
+    volume.shutdown().await.unwrap();
+    assert_eq!(snapshots(&cluster).len(), 3);
+    cluster
+}
+
+fn snapshots(cluster: &MemoryCluster) -> Vec<String> {
+    let tree = cluster.tree().into_iter();
+    tree.filter(|p| p.ends_with(".idx")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_snapshot_is_a_problem_and_costs_nothing() {
+    let cluster = with_snapshots(16).await;
+    assert!(check(&cluster).await.is_clean());
+    for path in snapshots(&cluster) {
+        flip(&cluster, &path, HEADER_LEN + 50);
+    }
+    let report = check(&cluster).await;
+    assert_eq!(report.problems.len(), 3, "{report}");
+    assert!(report.problems.iter().all(|p| p.path.ends_with(".idx")));
+    let volume = open(&host(&cluster)).await.unwrap();
+    assert_eq!(census(&volume, N).await.0.len(), N as usize);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rebuild_begins_with_a_snapshot_and_old_ones_do_not_count_afterwards() {
+    let cluster = with_snapshots(17).await;
+    // The log from before the oldest snapshot is gone, as after garbage collection, and so is a
+    // record after the newest.
+    let logs = log_files(&cluster);
+    host(&cluster).delete(&logs[0]).await.unwrap();
+    let ino = destroy_record(&cluster, &logs[logs.len() - 2], 14);
+    let (report, volume) = salvaged(&cluster).await;
+    let (good, bad, missing) = census(&volume, N).await;
+    // What was in the deleted segment is still known, by the snapshot, but its bytes are gone.
+    assert_eq!(missing.len(), 1, "{report}");
+    assert!(!bad.is_empty() && bad.iter().all(|i| *i < 40), "{bad:?}");
+    assert_eq!(good.len() + bad.len() + 1, N as usize);
+    let name = format!("lost+found/{ino}-f{}", missing[0]);
+    assert_eq!(
+        get(&volume, &name).await.unwrap().unwrap(),
+        body(missing[0])
+    );
+    assert_eq!(report.lost_and_found, 1, "{report}");
+    volume.shutdown().await.unwrap();
+
+    // A snapshot of the new log, and the next mount by it.
+    let volume = open(&host(&cluster)).await.unwrap();
+    stowfs::upkeep::snapshot::take(&*volume).await.unwrap();
+    put(&volume, Ino::ROOT, "latest", body(3)).await;
+    volume.shutdown().await.unwrap();
+    let volume = open(&host(&cluster)).await.unwrap();
+    assert_eq!(get(&volume, "latest").await.unwrap().unwrap(), body(3));
+    assert_eq!(census(&volume, N).await.0, good);
 }
 
 /// Files in versions, so that it can be told what a salvaged file must be.

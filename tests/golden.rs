@@ -9,6 +9,7 @@ use stowfs::base::{Epoch, Ino, Pos, SegmentName, SessionId, StreamId};
 use stowfs::format::frame::{Frame, Parsed, checksums, parse};
 use stowfs::format::row::ForeignRow;
 use stowfs::format::segment::{Footer, HEADER_LEN, SegmentHeader, TRAILER_LEN};
+use stowfs::format::snapshot::{SNAPSHOT_STREAM, SnapshotHeader};
 use stowfs::format::{Attr, DataFrame, Extent, Origin, RecordFrame, Row, SegmentRow, SegmentState};
 use stowfs::volume::owner::Owner;
 use stowfs::volume::root::RootFormat;
@@ -128,6 +129,7 @@ fn all_rows() -> Vec<Row> {
             mtime: CREATED,
         }),
         Row::Free { ino: Ino(6) },
+        Row::Snapshots { oldest: 900 },
     ]
 }
 
@@ -219,6 +221,37 @@ fn lane_header() -> SegmentHeader {
     }
 }
 
+fn snapshot() -> Vec<u8> {
+    let header = SnapshotHeader {
+        root: ROOT,
+        epoch: Epoch(3),
+        from: 1500,
+        created: CREATED,
+    };
+    let mut out = header.encode();
+    let record = RecordFrame {
+        session: SessionId(3),
+        op: 0,
+        durable: 0,
+        rows: all_rows(),
+    };
+    record.encode(0, Epoch(3), &mut out);
+    let end = (out.len() - HEADER_LEN) as u64;
+    out.extend_from_slice(&Footer::new(SNAPSHOT_STREAM, 0, end, &[]).encode());
+    out
+}
+
+/// The header, and the rows as they are in the segments.
+fn snapshot_text(bytes: &[u8]) -> String {
+    let header = SnapshotHeader::decode(bytes).expect("a header");
+    let Parsed::Frame { frame, .. } = parse(&bytes[HEADER_LEN..], 0, false) else {
+        panic!("no frame");
+    };
+    let trailer = &bytes[bytes.len() - TRAILER_LEN..];
+    let footer = Footer::decode(trailer, bytes.len() as u64).expect("a footer");
+    format!("{header:#?}\n{frame:#?}\n{footer:#?}\n")
+}
+
 /// Name and content of every golden file.
 fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let only_data = || frames().into_iter().filter(|f| matches!(f, Piece::Data(_)));
@@ -244,6 +277,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
             encode(&log_header(), &frames()[..2], Some(false)),
         ),
         ("log-torn.seg", torn[..torn.len() - 5].to_vec()),
+        ("snapshot.idx", snapshot()),
         (
             "lane.seg",
             encode(&lane_header(), &only_data().collect::<Vec<_>>(), Some(true)),
@@ -301,6 +335,7 @@ fn owned(frame: Frame, bytes: &[u8]) -> Piece {
 fn text_of(name: &str, bytes: &[u8]) -> String {
     match name {
         "FORMAT" => format!("{:#?}\n", RootFormat::decode(bytes).expect("a format")),
+        "snapshot.idx" => snapshot_text(bytes),
         "owner" => format!("{:#?}\n", Owner::decode(bytes, name).expect("an owner")),
         _ => decode(bytes).0,
     }

@@ -4,7 +4,7 @@
 //! footer, with the rows about it, and with the extents of files that lie in it.
 
 use super::report::{Problem, Report};
-use super::survey::{Found, Survey, survey};
+use super::survey::{Found, Survey, identify, survey};
 use super::text;
 use super::walk::{Walk, walk};
 use crate::base::error::Context;
@@ -12,6 +12,7 @@ use crate::base::{Error, ErrorKind, Ino, Result, SegmentName, StreamId};
 use crate::format::segment::HEADER_LEN;
 use crate::format::{Extent, Origin, Row, SegmentRow, SegmentState};
 use crate::index::Index;
+use crate::log;
 use crate::segment::{self, FORMAT_FILE, META_DIR, OWNER_DIR};
 use crate::store::Store;
 use crate::volume::root::{RootFormat, read_format};
@@ -39,13 +40,18 @@ pub async fn fsck(store: Arc<dyn Store>, options: &FsckOptions) -> Result<Report
     check_owner(&*store, &mut report).await?;
     let survey = survey(&*store).await?;
     note_survey(&survey, &mut report);
-    let log = read_log(&*store, &survey, &mut report).await?;
+    let root = match &format {
+        Some(format) => Some(format.uuid.into_bytes()),
+        None => identify(&*store, &survey).await?.map(|(root, _)| root),
+    };
+    let log = read_log(&*store, root.unwrap_or_default(), &survey, &mut report).await?;
+    check_snapshots(&*store, root, &mut report).await?;
     let mut wanted = log.wanted();
     check_foreign(&*store, &mut wanted, &log.index, &mut report).await?;
     let check = |found: &Found| {
         let job = Job {
             found: found.clone(),
-            root: format.as_ref().map(|f| f.uuid.into_bytes()),
+            root,
             row: log.index.segment(&found.name).map(|s| s.row.clone()),
             log_is_good: log.good,
             origin: log.origin,
@@ -153,8 +159,18 @@ struct Log {
     origin: Origin,
 }
 
-async fn read_log(store: &dyn Store, survey: &Survey, report: &mut Report) -> Result<Log> {
-    let (mut index, end) = match volume::recover(store).await {
+async fn read_log(
+    store: &dyn Store,
+    root: [u8; 16],
+    survey: &Survey,
+    report: &mut Report,
+) -> Result<Log> {
+    let volume::Recovery {
+        mut index,
+        log,
+        origin,
+        ..
+    } = match volume::recover(store, &root, None).await {
         Ok(found) => found,
         Err(e) if e.is(ErrorKind::Corrupt) || e.is(ErrorKind::NotFound) => {
             report.problem("", None, e.to_string());
@@ -169,7 +185,7 @@ async fn read_log(store: &dyn Store, survey: &Survey, report: &mut Report) -> Re
         Err(e) => return Err(e),
     };
     close_open_lanes(&mut index, survey)?;
-    report.records = end.records;
+    report.records = log.records;
     report.inodes = index.inodes() as u64;
     for what in index.check() {
         report.problem("", None, what);
@@ -177,8 +193,29 @@ async fn read_log(store: &dyn Store, survey: &Survey, report: &mut Report) -> Re
     Ok(Log {
         index,
         good: true,
-        origin: end.origin,
+        origin,
     })
+}
+
+async fn check_snapshots(
+    store: &dyn Store,
+    root: Option<[u8; 16]>,
+    report: &mut Report,
+) -> Result<()> {
+    for from in log::list_snapshots(store).await? {
+        let path = segment::snapshot_path(from);
+        match log::visit_snapshot(store, &path, &mut |_| Ok(())).await {
+            Ok(header) if header.from != from || root.is_some_and(|root| root != header.root) => {
+                report.problem(&path, Some(0), "it is another root's, or was renamed");
+            }
+            Ok(_) => {}
+            Err(e) if e.is(ErrorKind::Corrupt) => report.problem(&path, None, e.to_string()),
+            // A mount that goes on deletes old ones.
+            Err(e) if e.is(ErrorKind::NotFound) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// What the next mount does with lanes that a dead session left open, without writing it down.

@@ -67,11 +67,12 @@ impl Files {
 /// From the store, without touching it.
 pub async fn segments_of_store(store: &dyn Store) -> Result<Segments> {
     // A store without a root has no segments to show.
-    volume::root::read_format(store)
+    let format = volume::root::read_format(store)
         .await
         .context(format_args!("opening {}", store.url()))?;
     let survey = survey(store).await?;
-    let (mut index, _) = volume::recover(store).await?;
+    let volume::Recovery { mut index, .. } =
+        volume::recover(store, format.uuid.as_bytes(), None).await?;
     close_open_lanes(&mut index, &survey)?;
     let mut files = Files::default();
     files.add(&index, &index.inos());

@@ -1,7 +1,8 @@
 //! Which files a root has on the store.
 
 use crate::base::error::Context;
-use crate::base::{ErrorKind, Result, SegmentName};
+use crate::base::{ErrorKind, Result, SegmentName, Timestamp};
+use crate::log;
 use crate::segment::{self, DATA_DIR, LOG_DIR};
 use crate::store::{FileInfo, Store};
 
@@ -52,6 +53,21 @@ pub(super) async fn survey(store: &dyn Store) -> Result<Survey> {
     }
     survey.segments.sort_by_key(|s| s.name);
     Ok(survey)
+}
+
+/// The root's UUID and age by the first segment with a header.
+pub(super) async fn identify(
+    store: &dyn Store,
+    survey: &Survey,
+) -> Result<Option<([u8; 16], Timestamp)>> {
+    for file in &survey.segments {
+        match log::open_segment(store, &file.path).await {
+            Ok(s) => return Ok(Some((s.header.root, s.header.created))),
+            Err(e) if e.is(ErrorKind::Corrupt) || e.is(ErrorKind::NotFound) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(None)
 }
 
 impl Survey {

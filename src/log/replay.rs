@@ -54,10 +54,9 @@ pub struct LogEnd {
     /// The log's segments, with the ranges that count.
     pub segments: Vec<SegmentRow>,
     pub records: u64,
-    pub origin: Origin,
 }
 
-/// Applies all records from position `from` on, or from the origin if that is later.
+/// Applies all records from position `from` on.
 ///
 /// Bytes that were never acknowledged may be missing or torn at the end of an epoch; they are
 /// dropped. Anything else that is missing is damage: an error that names file and offset.
@@ -67,10 +66,7 @@ pub async fn replay(
     from: Pos,
     apply: &mut (dyn FnMut(Pos, RecordFrame) -> Result<()> + Send),
 ) -> Result<LogEnd> {
-    let mut opened = open_all(store, files).await?;
-    let origin = origin(&opened);
-    opened.retain(|(file, _)| file.epoch >= origin.epoch);
-    let from = from.max(origin.pos);
+    let opened = open_all(store, files).await?;
     let mut chain = Chain {
         at: 0,
         from,
@@ -98,20 +94,25 @@ pub async fn replay(
         end: chain.at.max(from),
         segments: chain.segments,
         records: chain.records,
-        origin,
     })
 }
 
-/// Where the log begins, by the headers that can be read.
-pub fn origin(opened: &[(LogFile, Result<SegmentFile>)]) -> Origin {
-    let known = opened.iter().filter_map(|(_, s)| s.as_ref().ok());
-    known.map(|s| s.header.origin).max().unwrap_or_default()
+/// Where the log begins: every segment from the origin on says so, the last one first.
+pub async fn find_origin(store: &dyn Store, files: &[LogFile]) -> Result<Origin> {
+    for file in files.iter().rev() {
+        match open_segment(store, &file.path).await {
+            Ok(segment) => return Ok(segment.header.origin),
+            Err(e) if e.is(ErrorKind::Corrupt) => {} // never written, or damaged
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(Origin::default())
 }
 
 type Opened = (LogFile, Result<SegmentFile>);
 
 /// Opens every file; one without a valid header is kept as an error, to be judged in its place.
-pub async fn open_all(store: &dyn Store, files: &[LogFile]) -> Result<Vec<Opened>> {
+async fn open_all(store: &dyn Store, files: &[LogFile]) -> Result<Vec<Opened>> {
     let mut opened = Vec::with_capacity(files.len());
     for file in files {
         let segment = open_segment(store, &file.path).await;

@@ -3,7 +3,7 @@
 //! A snapshot is taken while changes go on, so it may contain a part of the records after `from`.
 //! Rows state final values: replaying all records from `from` on makes it exact.
 
-use crate::base::{Context, Error, ErrorKind, Result};
+use crate::base::{Context, Error, ErrorKind, Pos, Result};
 use crate::format::Row;
 use crate::format::frame::{self, Frame, MAX_RECORD, Parsed};
 use crate::format::segment::{Footer, HEADER_LEN, TRAILER_LEN};
@@ -31,12 +31,15 @@ pub async fn list_snapshots(store: &dyn Store) -> Result<Vec<u64>> {
 }
 
 /// Loads the newest snapshot that is whole, or an empty index with no header. A damaged snapshot
-/// costs time, not data: the one before it and the log between them are kept.
+/// costs time, not data: the one before it and the log between them are kept. Those from before
+/// `origin` are of a log that does not count any more.
 pub async fn load_newest(
     store: &dyn Store,
     root: &[u8; 16],
+    origin: Pos,
 ) -> Result<(Index, Option<SnapshotHeader>)> {
-    for from in list_snapshots(store).await? {
+    let all = list_snapshots(store).await?;
+    for from in all.into_iter().filter(|from| *from >= origin) {
         let path = snapshot_path(from);
         match load(store, &path).await {
             Ok((index, header)) if header.root == *root && header.from == from => {

@@ -56,13 +56,14 @@ impl Lanes {
         &self,
         volume: &Volume,
         turn: u64,
-        frame: DataFrame,
+        mut frame: DataFrame,
         permit: Option<BufferPermit>,
     ) -> Result<Extent> {
         let lane = self.lane(volume, turn)?;
         lane.stream
             .wait_for_room(UNSYNCED, volume.config.op_timeout)
             .await?;
+        frame.lsn = volume.last_pos();
         let _order = lane.order.lock();
         let (mut queued, extent) = place(
             &frame,

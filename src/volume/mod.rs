@@ -12,7 +12,7 @@ mod upkept;
 mod watch;
 
 pub use change::Change;
-pub use open::{OpenOptions, Recovered, fence_past_epochs, recover};
+pub use open::{OpenOptions, Recovered, Recovery, fence_past_epochs, recover};
 pub use owner::HostLock;
 pub use upkept::{ReadGuard, duty_options};
 

@@ -9,7 +9,7 @@ use crate::base::{
     Clock, Epoch, Error, ErrorKind, Ino, Pos, Result, SegmentName, SessionId, StreamId,
 };
 use crate::format::segment::HEADER_LEN;
-use crate::format::{Attr, Row, SegmentRow, SegmentState};
+use crate::format::{Attr, Origin, Row, SegmentRow, SegmentState};
 use crate::index::Index;
 use crate::log::{self, LogEnd, LogFile};
 use crate::read::FrameReader;
@@ -75,6 +75,7 @@ impl Volume {
             index,
             log,
             snapshot,
+            origin,
         } = recover(&*store, format.uuid.as_bytes(), Some(epoch)).await?;
         let session = SessionId(epoch.0);
         store
@@ -86,7 +87,7 @@ impl Volume {
             stream: StreamId::LOG,
             epoch,
             session,
-            origin: log.origin,
+            origin,
         };
         let volume = start(store, identity, index, &log, ownership, &options);
         let me = Arc::downgrade(&volume);
@@ -224,15 +225,17 @@ pub struct Recovery {
     pub log: LogEnd,
     /// Position of the snapshot that replay began with; 0 if there was none.
     pub snapshot: Pos,
+    pub origin: Origin,
 }
 
 /// Builds the index from the newest snapshot and the log after it. An owner passes its epoch:
 /// files that lower epochs left open are closed first.
 pub async fn recover(store: &dyn Store, root: &[u8; 16], owner: Option<Epoch>) -> Result<Recovery> {
-    let (mut index, snapshot) = log::load_newest(store, root).await?;
-    let from = snapshot.map_or(0, |header| header.from);
     let mut files = log::discover(store).await?;
-    files.retain(|file| !is_settled(&index, file, from));
+    let origin = log::find_origin(store, &files).await?;
+    let (mut index, snapshot) = log::load_newest(store, root, origin.pos).await?;
+    let from = snapshot.map_or(origin.pos, |header| header.from);
+    files.retain(|file| file.epoch >= origin.epoch && !is_settled(&index, file, from));
     if let Some(epoch) = owner {
         close_open_segments(store, &files, epoch).await?;
     }
@@ -251,6 +254,7 @@ pub async fn recover(store: &dyn Store, root: &[u8; 16], owner: Option<Epoch>) -
         index,
         log,
         snapshot: from,
+        origin,
     })
 }
 

@@ -4,6 +4,7 @@
 use stowfs::format::codec::Cursor;
 use stowfs::format::frame::{DataHead, Frame, PREFIX, Parsed, Prefix, find_vouching_record, parse};
 use stowfs::format::segment::{Footer, SegmentHeader};
+use stowfs::format::snapshot::SnapshotHeader;
 use stowfs::format::{DataFrame, RecordFrame, Row};
 use stowfs::index::Index;
 use stowfs::volume::owner::Owner;
@@ -19,8 +20,8 @@ pub fn decode_all(bytes: &[u8]) {
         frames(&framed(kind, 12_345, bytes));
     }
     let n = bytes.len();
-    for magic in [b"STOWSEG\0", b"STOWEND\0"] {
-        let len = if magic[4] == b'S' { 128 } else { 64 };
+    for magic in [b"STOWSEG\0", b"STOWIDX\0", b"STOWEND\0"] {
+        let len = if magic[4] == b'E' { 64 } else { 128 };
         let mut fixed = vec![0; len];
         fixed[10..].iter_mut().zip(bytes).for_each(|(f, b)| *f = *b);
         fixed[..8].copy_from_slice(magic);
@@ -135,6 +136,12 @@ fn ends(bytes: &[u8]) {
     if let Ok(header) = SegmentHeader::decode(bytes) {
         assert_eq!(
             SegmentHeader::decode(&header.encode()).expect("a header"),
+            header
+        );
+    }
+    if let Ok(header) = SnapshotHeader::decode(bytes) {
+        assert_eq!(
+            SnapshotHeader::decode(&header.encode()).expect("a header"),
             header
         );
     }

@@ -11,11 +11,12 @@ mod salvage;
 mod write;
 
 use super::report::Problem;
-use super::survey::{Found, survey};
+use super::survey::{Found, identify, survey};
 use super::walk::{Walk, walk};
 use crate::base::error::Context;
 use crate::base::{Clock, Epoch, Error, ErrorKind, Pos, Result, SessionId};
 use crate::format::FORMAT_VERSION;
+use crate::log;
 use crate::segment::{self, DATA_DIR, FORMAT_FILE, LOG_DIR, META_DIR, OWNER_DIR};
 use crate::store::Store;
 use crate::volume::owner::{self, HostLock, Owner};
@@ -100,8 +101,16 @@ pub async fn rebuild(store: Arc<dyn Store>, options: &RebuildOptions) -> Result<
     fence_past_epochs(&*store, epoch).await?;
     let sources = read_everything(&store, options.parallel).await?;
     report.segments = sources.len() as u64;
-    let base = sources.iter().map(end_of).max().unwrap_or(0);
-    let rows = salvaged_rows(&sources, epoch, options.clock.now(), &mut report)?;
+    let start = salvage::start(&*store, format.uuid.as_bytes(), &sources, &mut report).await?;
+    let snapshots = log::list_snapshots(&*store).await?;
+    let base = sources
+        .iter()
+        .map(end_of)
+        .chain(snapshots)
+        .max()
+        .unwrap_or(0)
+        + 1;
+    let rows = salvaged_rows(&sources, start, epoch, options.clock.now(), &mut report)?;
     let header = write::Header {
         root: format.uuid.into_bytes(),
         epoch,
@@ -111,7 +120,7 @@ pub async fn rebuild(store: Arc<dyn Store>, options: &RebuildOptions) -> Result<
     };
     write::publish(&*store, &header, &rows).await?;
     // What a mount will do; better to learn here that it cannot.
-    let (index, _) = volume::recover(&*store)
+    let volume::Recovery { index, .. } = volume::recover(&*store, format.uuid.as_bytes(), None)
         .await
         .context("reading the rebuilt log")?;
     report.notes.extend(unexpected(&index, &report));
@@ -137,11 +146,12 @@ fn unexpected(index: &crate::index::Index, report: &RebuildReport) -> Vec<String
 
 fn salvaged_rows(
     sources: &[Source],
+    start: salvage::Start,
     epoch: Epoch,
     now: crate::base::Timestamp,
     report: &mut RebuildReport,
 ) -> Result<Vec<crate::format::Row>> {
-    let mut salvage = salvage::from_records(sources, report)?;
+    let mut salvage = salvage::from_records(sources, start, report)?;
     let places = places::Places::new(sources, &salvage);
     names::repair(&mut salvage.index, now, report)?;
     names::add_lost_frames(&mut salvage, sources, &places, now, report)?;
@@ -169,7 +179,7 @@ async fn settle_format(
             .await
             .context(format_args!("making {dir}"))?;
     }
-    let (uuid, created) = identify(store, clock).await?;
+    let (uuid, created) = identify_or_invent(store, clock).await?;
     if damaged {
         let aside = format!("{FORMAT_FILE}.damaged.{}", clock.now());
         store
@@ -193,27 +203,22 @@ async fn settle_format(
     Ok(format)
 }
 
-/// The root's UUID and age by the first segment with a header.
-async fn identify(
+async fn identify_or_invent(
     store: &dyn Store,
     clock: &dyn Clock,
 ) -> Result<(uuid::Uuid, crate::base::Timestamp)> {
-    let found = survey(store).await?.segments;
-    for file in &found {
-        match crate::log::open_segment(store, &file.path).await {
-            Ok(s) => return Ok((uuid::Uuid::from_bytes(s.header.root), s.header.created)),
-            Err(e) if e.is(ErrorKind::Corrupt) || e.is(ErrorKind::NotFound) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    if found.is_empty() {
+    let survey = survey(store).await?;
+    if survey.segments.is_empty() {
         let text = format!("{} has no segments to rebuild from", store.url());
         return Err(Error::new(ErrorKind::NotFound, text));
     }
-    Ok((uuid::Uuid::new_v4(), clock.now()))
+    Ok(match identify(store, &survey).await? {
+        Some((root, created)) => (uuid::Uuid::from_bytes(root), created),
+        None => (uuid::Uuid::new_v4(), clock.now()),
+    })
 }
 
-/// Closes the lanes of dead sessions and reads every segment.
+/// Closes what dead sessions left open, and reads every segment.
 async fn read_everything(store: &Arc<dyn Store>, parallel: usize) -> Result<Vec<Source>> {
     let mut jobs = Vec::new();
     for mut found in survey(&**store).await?.segments {

@@ -172,8 +172,9 @@ pub(super) fn add_lost_frames(
                 .any(|s| salvage.named.contains(&(*s, payload)));
             let ino = frame.head.ino;
             let freed = salvage.freed.contains(&ino); // numbers are never used again
-            if !named && !freed && frame.bad_blocks.is_empty() && salvage.counts(source, frame.pos)
-            {
+            let known = frame.head.lsn < salvage.known;
+            let good = frame.bad_blocks.is_empty() && salvage.counts(source, frame.pos);
+            if good && !named && !freed && !known {
                 lost.entry(ino)
                     .or_default()
                     .push((frame.head.lsn, i, frame));

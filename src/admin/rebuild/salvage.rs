@@ -5,9 +5,12 @@
 //! bytes must not read as zeros, so they are marked as lost (`VOID`).
 
 use super::{RebuildReport, Source, epoch_of};
-use crate::base::{Epoch, Ino, Pos, Result, SegmentName, StreamId};
+use crate::base::{Epoch, ErrorKind, Ino, Pos, Result, SegmentName, StreamId};
 use crate::format::{Attr, Extent, Origin, RecordFrame, Row};
 use crate::index::Index;
+use crate::log;
+use crate::segment;
+use crate::store::Store;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The stream of bytes that are gone.
@@ -20,6 +23,9 @@ pub(super) struct Salvage {
     /// Payload positions that some record names: their frames have or had an owner.
     pub named: BTreeSet<(StreamId, Pos)>,
     pub freed: BTreeSet<Ino>,
+    /// Everything before this position is in the index, so data from before that nothing names is
+    /// garbage, not lost.
+    pub known: Pos,
     /// From which position on a higher epoch goes on, by epoch.
     cuts: BTreeMap<Epoch, Pos>,
 }
@@ -37,15 +43,96 @@ impl Salvage {
     }
 }
 
-pub(super) fn from_records(sources: &[Source], report: &mut RebuildReport) -> Result<Salvage> {
+/// What the records are applied to.
+pub(super) struct Start {
+    index: Index,
+    origin: Origin,
+    /// Records before this are in the index.
+    from: Pos,
+    /// Whether all of them are.
+    whole: bool,
+}
+
+/// The newest good snapshot; without one the origin of the log. If the segment with which a rebuild
+/// began is damaged, what was before it is used once more.
+pub(super) async fn start(
+    store: &dyn Store,
+    root: &[u8; 16],
+    sources: &[Source],
+    report: &mut RebuildReport,
+) -> Result<Start> {
+    let headers = sources.iter().filter_map(|s| s.walk.header.as_ref().ok());
+    let mut origin = headers.map(|h| h.origin).max().unwrap_or_default();
+    let (mut index, mut snapshot) = log::load_newest(store, root, origin.pos).await?;
+    if snapshot.is_none() && !is_whole(sources, origin) {
+        report.notes.push(format!(
+            "the result of the rebuild of {:?} is damaged; what was before it is used again",
+            origin.epoch
+        ));
+        origin = Origin::default();
+        (index, snapshot) = log::load_newest(store, root, 0).await?;
+    }
+    let mut start = Start {
+        index,
+        origin,
+        from: snapshot.as_ref().map_or(origin.pos, |header| header.from),
+        whole: true,
+    };
+    if snapshot.is_none() {
+        salvage_snapshot(store, &mut start, report).await?;
+    }
+    Ok(start)
+}
+
+/// Of several damaged snapshots, as much of the newest as can be read.
+async fn salvage_snapshot(
+    store: &dyn Store,
+    start: &mut Start,
+    report: &mut RebuildReport,
+) -> Result<()> {
+    let all = log::list_snapshots(store).await?;
+    let Some(from) = all.into_iter().find(|from| *from >= start.origin.pos) else {
+        return Ok(());
+    };
+    let path = segment::snapshot_path(from);
+    let index = &mut start.index;
+    match log::visit_snapshot(store, &path, &mut |row| index.apply(row)).await {
+        Err(e) if e.is(ErrorKind::Corrupt) => report.notes.push(format!(
+            "no snapshot is whole; used what can be read of {path} ({e})"
+        )),
+        Err(e) => return Err(e),
+        Ok(_) => {} // another root's
+    }
+    start.whole = false;
+    Ok(())
+}
+
+fn is_whole(sources: &[Source], origin: Origin) -> bool {
+    let first = SegmentName::Log {
+        epoch: origin.epoch,
+        n: 0,
+    };
+    origin == Origin::default()
+        || sources.iter().any(|s| {
+            s.found.name == first && s.walk.bad.is_empty() && matches!(s.walk.footer, Some(Ok(_)))
+        })
+}
+
+pub(super) fn from_records(
+    sources: &[Source],
+    start: Start,
+    report: &mut RebuildReport,
+) -> Result<Salvage> {
+    let (origin, from) = (start.origin, start.from);
     let mut salvage = Salvage {
-        index: Index::new(),
         streams: BTreeMap::new(),
         named: BTreeSet::new(),
         freed: BTreeSet::new(),
         cuts: cuts(sources),
+        known: if start.whole { from } else { 0 },
+        index: start.index,
     };
-    let origin = usable_origin(sources, report);
+    salvage.remember_start();
     let mut records: BTreeMap<Pos, &RecordFrame> = BTreeMap::new();
     for source in sources.iter().filter(|s| s.found.is_log()) {
         let table = source.walk.from_table.iter();
@@ -55,13 +142,14 @@ pub(super) fn from_records(sources: &[Source], report: &mut RebuildReport) -> Re
             if !salvage.counts(source, pos) {
                 continue;
             }
-            salvage.remember(record);
-            if epoch_of(&source.found) >= origin.epoch {
+            salvage.remember(&record.rows);
+            if epoch_of(&source.found) >= origin.epoch && pos >= from {
                 records.insert(pos, record);
             }
         }
     }
-    let first_gap = gaps(sources, &salvage, origin, report);
+    let gap = gaps(sources, &salvage, origin, from, report);
+    let first_gap = if start.whole { gap } else { 0 };
     for (pos, record) in &records {
         if *pos >= first_gap {
             mark_unknown_bytes(&mut salvage.index, record)?;
@@ -76,8 +164,19 @@ pub(super) fn from_records(sources: &[Source], report: &mut RebuildReport) -> Re
 }
 
 impl Salvage {
-    fn remember(&mut self, record: &RecordFrame) {
-        for row in &record.rows {
+    /// Rows of a snapshot name streams and data as records do.
+    fn remember_start(&mut self) {
+        let mut rows = Vec::new();
+        self.index.table_rows(&mut |row| rows.push(row));
+        self.remember(&rows);
+        for ino in self.index.inos() {
+            let extents = self.index.extents(ino, 0, u64::MAX);
+            self.named.extend(extents.iter().map(|e| (e.stream, e.pos)));
+        }
+    }
+
+    fn remember(&mut self, rows: &[Row]) {
+        for row in rows {
             match row {
                 Row::Segment(s) => {
                     self.streams.entry(s.name).or_default().insert(s.stream);
@@ -92,28 +191,6 @@ impl Salvage {
             }
         }
     }
-}
-
-/// Where the log begins. If the segment with which a rebuild began is damaged, what was before it
-/// is needed once more.
-fn usable_origin(sources: &[Source], report: &mut RebuildReport) -> Origin {
-    let headers = sources.iter().filter_map(|s| s.walk.header.as_ref().ok());
-    let origin = headers.map(|h| h.origin).max().unwrap_or_default();
-    let first = SegmentName::Log {
-        epoch: origin.epoch,
-        n: 0,
-    };
-    let whole = sources.iter().any(|s| {
-        s.found.name == first && s.walk.bad.is_empty() && matches!(s.walk.footer, Some(Ok(_)))
-    });
-    if origin == Origin::default() || whole {
-        return origin;
-    }
-    report.notes.push(format!(
-        "the result of the rebuild of {:?} is damaged; what was before it is used again",
-        origin.epoch
-    ));
-    Origin::default()
 }
 
 fn cuts(sources: &[Source]) -> BTreeMap<Epoch, Pos> {
@@ -135,7 +212,13 @@ fn cuts(sources: &[Source]) -> BTreeMap<Epoch, Pos> {
 }
 
 /// Notes the positions at which nothing can be read, and returns where the first of them ends.
-fn gaps(sources: &[Source], salvage: &Salvage, origin: Origin, report: &mut RebuildReport) -> Pos {
+fn gaps(
+    sources: &[Source],
+    salvage: &Salvage,
+    origin: Origin,
+    from: Pos,
+    report: &mut RebuildReport,
+) -> Pos {
     let mut ranges: Vec<(Pos, Pos)> = Vec::new();
     let logs = sources
         .iter()
@@ -147,7 +230,7 @@ fn gaps(sources: &[Source], salvage: &Salvage, origin: Origin, report: &mut Rebu
         ranges.extend(all.filter(|(from, _)| salvage.counts(source, *from)));
     }
     ranges.sort_unstable();
-    let (mut at, mut first) = (origin.pos, Pos::MAX);
+    let (mut at, mut first) = (from, Pos::MAX);
     for (from, to) in ranges {
         if from > at {
             report.notes.push(format!(
