@@ -290,3 +290,20 @@ async fn a_long_stream_goes_to_a_lane_and_reads_back() {
         "{in_log} bytes of a long file are in the log"
     );
 }
+
+#[tokio::test]
+async fn create_opens_what_exists_and_truncates_it_if_asked() {
+    let fs = mount(Config::default()).await;
+    let (ino, fh) = create(&fs, "f".into()).await;
+    let data = Bytes::from_static(b"old");
+    let done = fs.write(ino, fh, 0, data, WriteMode::default());
+    assert_eq!(done.await, Ok(3));
+    assert_eq!(create(&fs, "f".into()).await.0, ino);
+    assert_eq!(fs.getattr(ino).await.expect("getattr").attr.size, 3);
+    for (flags, want) in [(libc::O_EXCL, Err(libc::EEXIST)), (libc::O_TRUNC, Ok(0))] {
+        let flags = libc::O_RDWR | libc::O_CREAT | flags;
+        let made = fs.create(WHO, Ino::ROOT, "f".into(), 0o644, 0, flags).await;
+        let size = made.map(|(entry, _)| entry.stat.attr.size).map_err(|e| e.0);
+        assert_eq!(size, want.map(|n: u64| n));
+    }
+}

@@ -1,7 +1,7 @@
 //! Names: finding, making and removing them.
 
 use super::errno::{Errno, Result};
-use super::types::{Caller, Entry, Fh};
+use super::types::{Caller, Entry, Fh, Opened, SetAttr};
 use super::{Fs, Pin, attr_of};
 use crate::base::{Ino, Timestamp};
 use crate::format::{Attr, Row};
@@ -151,17 +151,28 @@ impl Fs {
         match self.make(caller, parent, &name, mode, 0, None) {
             Ok((pin, entry)) => Ok((entry, self.add_handle(pin, writable))),
             Err(Errno::EEXIST) if flags & libc::O_EXCL == 0 => {
-                let entry = self.lookup(parent, name).await?;
-                match self.open(entry.ino, flags).await {
-                    Ok(opened) => Ok((entry, opened.fh)),
+                let ino = self.lookup(parent, name).await?.ino;
+                match self.open_existing(caller, ino, flags).await {
+                    Ok(opened) => Ok((self.entry(ino)?, opened.fh)),
                     Err(e) => {
-                        self.forget(entry.ino, 1);
+                        self.forget(ino, 1);
                         Err(e)
                     }
                 }
             }
             Err(e) => Err(e),
         }
+    }
+
+    async fn open_existing(&self, caller: Caller, ino: Ino, flags: i32) -> Result<Opened> {
+        if flags & libc::O_TRUNC != 0 {
+            let set = SetAttr {
+                size: Some(0),
+                ..SetAttr::default()
+            };
+            self.setattr(caller, ino, set).await?;
+        }
+        self.open(ino, flags).await
     }
 
     /// Makes an inode and its first name.

@@ -11,10 +11,13 @@ use crate::base::Ino;
 use crate::format::{DataFrame, Extent, MAX_PAYLOAD, Row};
 use crate::volume::BufferPermit;
 use bytes::Bytes;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// More separate runs than this are committed at once: each costs a row.
 const MANY_RUNS: usize = 4096;
+/// How often those who wait for the write buffer ask the background to empty it.
+const PRESSURE_AGAIN: Duration = Duration::from_millis(100);
 
 impl Fs {
     /// Adds bytes to what is uncommitted. Waits only if the write buffer is full, or for room in
@@ -48,9 +51,14 @@ impl Fs {
         if let Some(permit) = self.volume.try_buffer(bytes) {
             return Ok(permit);
         }
-        // Open files may hold all of it.
-        self.pressure.notify_one();
-        Ok(self.volume.buffer(bytes).await?)
+        // Open files may hold all of it, and others that get some first may go idle with it.
+        let mut waiting = std::pin::pin!(self.volume.buffer(bytes));
+        loop {
+            self.pressure.notify_one();
+            if let Ok(permit) = tokio::time::timeout(PRESSURE_AGAIN, &mut waiting).await {
+                return Ok(permit?);
+            }
+        }
     }
 
     /// Returns whether so much is uncommitted that some should go on.
