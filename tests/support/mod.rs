@@ -9,6 +9,7 @@ pub mod hdfs;
 pub mod http;
 pub mod java;
 pub mod mount;
+pub mod packing;
 pub mod ports;
 pub mod scratch;
 pub mod store_suite;

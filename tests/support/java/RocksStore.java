@@ -12,7 +12,8 @@ import org.rocksdb.*;
  * <pre>
  * exercise DIR MODE   writes, flushes, compacts, checkpoints, reopens and verifies; MODE: plain, direct, mmap
  * write DIR FROM      synced batches from number FROM on, for ever; prints each batch that was acknowledged
- * verify DIR N        every number below N is there, and the newest checkpoint is whole
+ * reopen DIR MODE     what `exercise` left is there
+ * verify DIR N C      every number below N is there, and the newest checkpoint, C or later, is whole
  * </pre>
  *
  * Number i is stored under key(i mod KEYS), so that most writes supersede an older one.
@@ -20,6 +21,8 @@ import org.rocksdb.*;
 public class RocksStore {
     static final int KEYS = 20_000;
     static final int BATCH = 200;
+    /** How many `exercise` writes. */
+    static final long NUMBERS = 60_000;
 
     public static void main(String[] args) throws Exception {
         Path dir = Path.of(args[1]);
@@ -27,7 +30,8 @@ public class RocksStore {
         switch (args[0]) {
             case "exercise" -> exercise(dir, args[2]);
             case "write" -> write(dir, Long.parseLong(args[2]));
-            case "verify" -> verify(dir, Long.parseLong(args[2]));
+            case "reopen" -> reopen(dir, args[2], NUMBERS);
+            case "verify" -> verify(dir, Long.parseLong(args[2]), Long.parseLong(args[3]));
             default -> throw new IllegalArgumentException(args[0]);
         }
     }
@@ -73,7 +77,7 @@ public class RocksStore {
     }
 
     static void exercise(Path dir, String mode) throws Exception {
-        long numbers = 60_000;
+        long numbers = NUMBERS;
         int checkpoints = 5;
         try (Options o = options(mode);
                 RocksDB db = RocksDB.open(o, dir.resolve("db").toString());
@@ -109,11 +113,16 @@ public class RocksStore {
         // The one may go without harm to the others that share its files.
         delete(dir.resolve("db").toFile());
         delete(dir.resolve("checkpoint-" + numbers / checkpoints).toFile());
+        reopen(dir, mode, numbers);
+        System.out.println("exercised " + mode);
+    }
+
+    static void reopen(Path dir, String mode, long numbers) throws Exception {
         try (Options o = options(mode);
                 RocksDB db = RocksDB.open(o, dir.resolve("checkpoint-" + numbers).toString())) {
             check(db, numbers, true);
+            db.verifyChecksum();
         }
-        System.out.println("exercised " + mode);
     }
 
     static void write(Path dir, long from) throws Exception {
@@ -136,11 +145,14 @@ public class RocksStore {
         }
     }
 
-    static void verify(Path dir, long n) throws Exception {
+    static void verify(Path dir, long n, long checkpoint) throws Exception {
         long newest = -1;
         File[] files = dir.toFile().listFiles((d, name) -> name.matches("checkpoint-[0-9]+"));
         for (File f : files) {
             newest = Math.max(newest, Long.parseLong(f.getName().substring("checkpoint-".length())));
+        }
+        if (newest < checkpoint) {
+            throw new IllegalStateException("LOST: the newest checkpoint is " + newest + ", not " + checkpoint);
         }
         if (newest >= 0) {
             try (Options o = options("plain");
