@@ -177,7 +177,7 @@ async fn damaged_data_is_found_with_path_offset_and_file() {
     assert_eq!((&problem.path, problem.offset), (&path, Some(at as u64)));
     let file = problem.file.as_ref().unwrap();
     let volume = open(&host(&cluster)).await.unwrap();
-    let ino = volume.read(|i| i.lookup(Ino::ROOT, file[1..].as_bytes()));
+    let ino = volume.read(|i| i.lookup(Ino::ROOT, &file.as_bytes()[1..]));
     assert_eq!(ino, Some(head.ino));
     assert!(get(&volume, &file[1..]).await.unwrap().is_err());
 }

@@ -216,6 +216,23 @@ async fn a_lost_header_or_segment_of_the_log_is_refused() {
     assert!(e.contains("gap"), "{e}");
 }
 
+/// Nothing in the log says where it ends, so a cut last segment was taken for a torn tail and
+/// acknowledged files were gone without a word. The epoch's release says it now.
+#[tokio::test(start_paused = true)]
+async fn a_cut_last_segment_of_a_released_log_is_refused() {
+    for keep in [0, 50, HEADER_LEN, 2000] {
+        let cluster = filled(11, 30).await;
+        let last = log_files(&cluster).pop().unwrap();
+        cluster.damage(&last, |b| b.truncate(keep)).unwrap();
+        let e = refused(&cluster).await;
+        assert!(e.contains("released at") && e.contains("fsck"), "{e}");
+    }
+    let cluster = filled(11, 30).await;
+    let last = log_files(&cluster).pop().unwrap();
+    host(&cluster).delete(&last).await.unwrap();
+    refused(&cluster).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn newer_versions_are_refused_by_name_and_nothing_is_touched() {
     let checksum = |bytes: &mut [u8]| {

@@ -443,8 +443,9 @@ impl Job {
         for place in &walk.bad {
             let what = format!("{} ({} bytes)", place.why, place.to - place.from);
             let sealed = matches!(walk.footer, Some(Ok(_)));
-            // Whether an unfinished end is missing something, replaying the log has found out.
-            if place.to == walk.len && !sealed {
+            // Whether an unsealed segment lacks something, replay and the extents tell: what was not
+            // synced before a power failure may have holes.
+            if !sealed && (self.log_is_good || place.to == walk.len) {
                 let path = &self.found.path;
                 report.note(format!(
                     "{path} at offset {}: what was not committed, or a lost footer: {what}",

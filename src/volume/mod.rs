@@ -350,7 +350,7 @@ impl Volume {
         }
         done?;
         self.ownership
-            .release(&*self.store)
+            .release(&*self.store, self.log.durable_pos())
             .await
             .context("releasing the root")
     }

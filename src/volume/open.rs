@@ -243,6 +243,7 @@ pub async fn recover(store: &dyn Store, root: &[u8; 16], owner: Option<Epoch>) -
         record.rows.iter().try_for_each(|row| index.apply(row))
     };
     let log = log::replay(store, &files, from, &mut apply).await?;
+    check_end(store, &files, &log).await?;
     for row in &log.segments {
         // Condemned is final; the file only waits to be deleted.
         let known = index.segment(&row.name).map(|s| s.row.state);
@@ -256,6 +257,22 @@ pub async fn recover(store: &dyn Store, root: &[u8; 16], owner: Option<Epoch>) -
         snapshot: from,
         origin,
     })
+}
+
+/// A segment that was cut at the very end of the log looks like one that was never written further.
+async fn check_end(store: &dyn Store, files: &[log::LogFile], log: &LogEnd) -> Result<()> {
+    let promised = owner::promised_end(store).await?;
+    if log.end >= promised {
+        return Ok(());
+    }
+    let last = files.last().map_or(LOG_DIR, |file| &file.path);
+    let text = format!(
+        "the log is damaged: it ends at position {} in {last}, but was released at {promised}; \
+         acknowledged changes are missing. `stowfs fsck` shows more, `stowfs fsck --rebuild` \
+         salvages what is there",
+        log.end
+    );
+    Err(Error::new(ErrorKind::Corrupt, text))
 }
 
 /// Whether the snapshot knows all about a file of the log, so that it need not be opened.

@@ -5,7 +5,7 @@
 //! `owner/<epoch>.claim.<id>` must be answered by `owner/<epoch>.answer.<id>` in time.
 
 use crate::base::error::Context;
-use crate::base::{Epoch, Error, ErrorKind, Result, Timestamp};
+use crate::base::{Epoch, Error, ErrorKind, Pos, Result, Timestamp};
 use crate::segment::{OWNER_DIR, log_dir};
 use crate::store::Store;
 use serde::{Deserialize, Serialize};
@@ -113,6 +113,8 @@ pub struct Listing {
     pub highest: u32,
     /// Whether the highest epoch ended cleanly.
     pub released: bool,
+    /// The highest epoch that did.
+    pub last_released: Option<u32>,
     pub claims: Vec<(u32, String)>,
     pub answers: Vec<(u32, String)>,
     /// Names that stowfs does not make.
@@ -141,6 +143,7 @@ pub async fn look(store: &dyn Store) -> Result<Listing> {
         }
     }
     found.released = released.contains(&found.highest);
+    found.last_released = released.into_iter().max();
     Ok(found)
 }
 
@@ -154,6 +157,42 @@ pub async fn read_owner(store: &dyn Store, epoch: u32) -> Result<Owner> {
         .read_at(0, reader.len().min(1 << 16) as usize)
         .await?;
     Owner::decode(&bytes, &path)
+}
+
+/// What the file `<epoch>.released` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Released {
+    pub log_end: Pos,
+}
+
+impl Released {
+    pub fn decode(bytes: &[u8], path: &str) -> Result<Released> {
+        serde_json::from_slice(bytes).map_err(|e| {
+            let text = format!("{path} is not what stowfs wrote: {e}");
+            Error::new(ErrorKind::Corrupt, text)
+        })
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).unwrap_or_default()
+    }
+}
+
+/// The log reaches at least to this position, by the last epoch that ended cleanly.
+pub async fn promised_end(store: &dyn Store) -> Result<Pos> {
+    let Some(epoch) = look(store).await?.last_released else {
+        return Ok(0);
+    };
+    let path = format!("{OWNER_DIR}/{epoch}.released");
+    let reader = store
+        .open(&path)
+        .await
+        .context(format_args!("opening {path}"))?;
+    let bytes = reader
+        .read_at(0, reader.len().min(1 << 16) as usize)
+        .await
+        .context(format_args!("reading {path}"))?;
+    Ok(Released::decode(&bytes, &path)?.log_end)
 }
 
 /// Becomes the owner, if the root is free, its owner is dead, or `takeover` says so.
@@ -307,10 +346,12 @@ impl Ownership {
         Ok(())
     }
 
-    /// Says that this epoch ended cleanly, so that the next owner need not wait.
-    pub async fn release(&self, store: &dyn Store) -> Result<()> {
+    /// Says that this epoch ended cleanly, so that the next owner need not wait, and where its log
+    /// ends: nothing in the log itself could tell that its last segment was cut.
+    pub async fn release(&self, store: &dyn Store, log_end: Pos) -> Result<()> {
         let path = format!("{OWNER_DIR}/{}.released", self.epoch);
-        match store.put(&path, Default::default()).await {
+        let text = Released { log_end }.encode();
+        match store.put(&path, text.into()).await {
             Err(e) if !e.is(ErrorKind::AlreadyExists) => Err(e),
             _ => Ok(()),
         }

@@ -7,7 +7,7 @@ use stowfs::format::segment::{Footer, SegmentHeader};
 use stowfs::format::snapshot::SnapshotHeader;
 use stowfs::format::{DataFrame, RecordFrame, Row};
 use stowfs::index::Index;
-use stowfs::volume::owner::Owner;
+use stowfs::volume::owner::{Owner, Released};
 use stowfs::volume::root::RootFormat;
 
 pub fn decode_all(bytes: &[u8]) {
@@ -161,6 +161,10 @@ fn texts(bytes: &[u8]) {
             RootFormat::decode(&format.encode()).expect("a format"),
             format
         );
+    }
+    if let Ok(released) = Released::decode(bytes, "released") {
+        let again = Released::decode(&released.encode(), "released");
+        assert_eq!(again.expect("a promise"), released);
     }
     if let Ok(owner) = Owner::decode(bytes, "owner") {
         assert_eq!(

@@ -103,13 +103,10 @@ pub async fn rebuild(store: Arc<dyn Store>, options: &RebuildOptions) -> Result<
     report.segments = sources.len() as u64;
     let start = salvage::start(&*store, format.uuid.as_bytes(), &sources, &mut report).await?;
     let snapshots = log::list_snapshots(&*store).await?;
-    let base = sources
-        .iter()
-        .map(end_of)
-        .chain(snapshots)
-        .max()
-        .unwrap_or(0)
-        + 1;
+    // A damaged promise is no reason to stop: the new log begins above all that exists anyway.
+    let promised = owner::promised_end(&*store).await.unwrap_or(0);
+    let known = sources.iter().map(end_of).chain(snapshots);
+    let base = known.chain([promised]).max().unwrap_or(0) + 1;
     let rows = salvaged_rows(&sources, start, epoch, options.clock.now(), &mut report)?;
     let header = write::Header {
         root: format.uuid.into_bytes(),
@@ -118,14 +115,14 @@ pub async fn rebuild(store: Arc<dyn Store>, options: &RebuildOptions) -> Result<
         base,
         created: options.clock.now(),
     };
-    write::publish(&*store, &header, &rows).await?;
+    let end = write::publish(&*store, &header, &rows).await?;
     // What a mount will do; better to learn here that it cannot.
     let volume::Recovery { index, .. } = volume::recover(&*store, format.uuid.as_bytes(), None)
         .await
         .context("reading the rebuilt log")?;
     report.notes.extend(unexpected(&index, &report));
     ownership
-        .release(&*store)
+        .release(&*store, end)
         .await
         .context("releasing the root")?;
     Ok(report)

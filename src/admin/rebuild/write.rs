@@ -19,8 +19,8 @@ pub(super) struct Header {
 }
 
 /// The directory of the epoch is renamed when a higher one begins, so a fenced rebuild can publish
-/// nothing.
-pub(super) async fn publish(store: &dyn Store, header: &Header, rows: &[Row]) -> Result<()> {
+/// nothing. Returns where the log ends now.
+pub(super) async fn publish(store: &dyn Store, header: &Header, rows: &[Row]) -> Result<Pos> {
     let name = SegmentName::Log {
         epoch: header.epoch,
         n: 0,
@@ -70,7 +70,8 @@ pub(super) async fn publish(store: &dyn Store, header: &Header, rows: &[Row]) ->
     store
         .rename(&draft, &path)
         .await
-        .context(format_args!("publishing {path}"))
+        .context(format_args!("publishing {path}"))?;
+    Ok(at)
 }
 
 /// Cuts rows into runs of about a record's size.
