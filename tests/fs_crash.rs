@@ -20,7 +20,9 @@ use stowfs::base::{Ino, SystemClock};
 use stowfs::fs::{Caller, Errno, Fh, Fs, FsOptions, SetAttr, WriteMode};
 use stowfs::index::Index;
 use stowfs::store::Store;
+use stowfs::store::faulty::{Faults, Rates};
 use stowfs::store::memory::{LastCall, MemoryCluster};
+use stowfs::store::timeout::{Limits, with_time_out};
 use stowfs::volume::{OpenOptions, Volume};
 
 const WHO: Caller = Caller {
@@ -326,4 +328,72 @@ async fn run(seed: u64) {
 #[test]
 fn what_programs_were_told_survives_a_crash_at_any_call() {
     seeds::each("filesystem crash", 400, run);
+}
+
+/// One file grows by small and long writes while the store refuses, fails and hangs. Errors may
+/// come from any sync; bytes that a write took are never dropped.
+async fn run_faulty(seed: u64) {
+    let cluster = MemoryCluster::new(seed);
+    let mut rng = StdRng::seed_from_u64(seed);
+    let host = cluster.host("first");
+    let faults = Faults::new(seed);
+    let limits = Limits {
+        call: Duration::from_secs(4),
+        recover: Duration::from_secs(10),
+        slow: Duration::from_secs(60),
+    };
+    let store = with_time_out(faults.wrap(host.clone()), limits);
+    let fs = mount(store).await.expect("mount");
+    let made = fs.create(WHO, Ino::ROOT, "f".into(), 0o644, 0, libc::O_RDWR);
+    let (entry, fh) = made.await.expect("create");
+    let often = rng.random_range(4..40);
+    faults.set_rates(Rates {
+        refuse: if rng.random() { often } else { 0 },
+        fail_after: if rng.random() { often } else { 0 },
+        delay: 0,
+        longest_delay: Duration::ZERO,
+        hang: if rng.random() { often } else { 0 },
+    });
+    let mut want: Vec<u8> = Vec::new();
+    for _ in 0..40 {
+        let mut data = vec![0; rng.random_range(1..6000)];
+        rng.fill(&mut data[..]);
+        let taken = fs.write(
+            entry.ino,
+            fh,
+            want.len() as u64,
+            data.clone().into(),
+            WriteMode::default(),
+        );
+        if taken.await.is_ok() {
+            want.extend(data);
+        }
+        if rng.random_bool(0.3) {
+            let _either = fs.fsync(entry.ino, fh, false).await;
+        }
+        tokio::time::sleep(Duration::from_millis(rng.random_range(0..500))).await;
+    }
+    faults.clear();
+    // The first may still tell of a commit that failed in the background.
+    let _told = fs.fsync(entry.ino, fh, false).await;
+    fs.fsync(entry.ino, fh, false)
+        .await
+        .expect("service resumes");
+    let read = fs.read(entry.ino, fh, 0, 1 << 20).await.expect("read");
+    assert!(read == want, "{} bytes of {}", read.len(), want.len());
+    host.crash();
+    let fs = mount(cluster.host("second")).await.expect("the next mount");
+    let found = names(&fs).await["f"];
+    let read = fs.read(found, Fh(0), 0, 1 << 20).await.expect("read");
+    assert!(
+        read == want,
+        "after a crash: {} of {}",
+        read.len(),
+        want.len()
+    );
+}
+
+#[test]
+fn a_store_that_fails_delays_but_loses_nothing() {
+    seeds::each("filesystem faults", 150, run_faulty);
 }
