@@ -277,7 +277,9 @@ async fn lane_write(
     let frame = DataFrame::new(Ino(99), off, data, name.into());
     let extent = volume.lane_append(frame, None).await?;
     volume.lane_sync(&[extent]).await?;
-    commit_rows(volume, op, Some(vec![extent]))
+    let pos = commit_rows(volume, op, Some(vec![extent]));
+    volume.lane_forget(Ino(99));
+    pos
 }
 
 async fn until_crash<T>(host: &MemoryStore, work: impl Future<Output = T>) -> Option<T> {

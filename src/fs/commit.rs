@@ -131,6 +131,7 @@ impl Fs {
     pub(super) fn no_longer_dirty(&self, ino: Ino) {
         let pin = self.dirty.lock().remove(&ino);
         drop(pin);
+        self.volume.lane_forget(ino);
     }
 
     /// Queues what is uncommitted, if anything.

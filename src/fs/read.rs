@@ -32,6 +32,8 @@ impl Fs {
     /// Up to `len` bytes; fewer only at the end of the file.
     pub async fn read(&self, ino: Ino, _fh: Fh, off: u64, len: usize) -> Result<Bytes> {
         let to = off.saturating_add(len.min(MAX_READ) as u64);
+        // Segments that the plan names stay until the read has ended.
+        let _reading = self.volume.reading();
         let plan = self.plan(ino, off, to)?;
         match self.carry_out(&plan).await {
             Ok(bytes) => Ok(bytes),

@@ -2,7 +2,7 @@
 //! collection can take them.
 
 use super::Root;
-use crate::base::{Ino, Result, SegmentName, StreamId};
+use crate::base::{ErrorKind, Ino, Result, SegmentName, StreamId};
 use crate::format::{DataFrame, Extent, Row, SegmentState};
 use crate::index::{Index, SegmentUse};
 use std::collections::BTreeSet;
@@ -92,9 +92,13 @@ pub async fn execute(
         let mut found = Vec::new();
         root.view(&mut |index| found = extents_in(index, slice, &names));
         for (ino, extent, path) in found {
-            batch.copy(root, ino, extent, path).await?;
-            if batch.bytes >= BATCH {
-                batch.commit(root, &mut copied, options).await?;
+            let done = match batch.copy(root, ino, extent, path).await {
+                Ok(()) if batch.bytes >= BATCH => batch.commit(root, &mut copied, options).await,
+                done => done,
+            };
+            if let Err(e) = done {
+                batch.give_up(root);
+                return Err(e);
             }
         }
     }
@@ -132,12 +136,22 @@ impl Batch {
         let bytes = match root.fetch(&old).await {
             Ok(bytes) => bytes,
             Err(_) if !is_current(root, ino, &old) => return Ok(()),
+            // It stays where it is, for whoever repairs it; the rest can move.
+            Err(e) if e.is(ErrorKind::Corrupt) => {
+                tracing::warn!("compaction leaves a damaged extent of {ino:?} alone: {e}");
+                return Ok(());
+            }
             Err(e) => return Err(e),
         };
         let new = root.copy(DataFrame::new(ino, old.off, bytes, path)).await?;
         self.bytes += old.len as usize;
         self.moves.push((ino, old, new));
         Ok(())
+    }
+
+    fn give_up(&mut self, root: &dyn Root) {
+        let copies: Vec<Extent> = self.moves.drain(..).map(|m| m.2).collect();
+        root.drop_copies(&copies);
     }
 
     /// Makes the copies durable, then lets every file that still uses an old extent use its copy.
@@ -147,6 +161,9 @@ impl Batch {
         copied: &mut Copied,
         options: &CompactOptions,
     ) -> Result<()> {
+        if self.moves.is_empty() {
+            return Ok(());
+        }
         let moves = std::mem::take(&mut self.moves);
         let copies: Vec<Extent> = moves.iter().map(|m| m.2).collect();
         let synced = root.sync_copies(&copies).await;

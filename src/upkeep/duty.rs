@@ -6,6 +6,7 @@ use super::{Root, snapshot};
 use crate::base::{Pos, Result};
 use std::sync::Weak;
 use std::time::Duration;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 #[derive(Clone, Debug)]
@@ -21,11 +22,16 @@ pub struct DutyOptions {
 /// of snapshots is at most one part in so many.
 const SNAPSHOT_SHARE: u64 = 4;
 
+/// How long compaction rests after a pass that moved nothing.
+const FRUITLESS_PAUSE: Duration = Duration::from_secs(60);
+
 pub struct Duty {
     options: DutyOptions,
     gc: Gc,
     last_snapshot: Pos,
     snapshot_size: u64,
+    /// No compaction before this.
+    compact_again: Instant,
 }
 
 impl Duty {
@@ -36,6 +42,7 @@ impl Duty {
             gc: Gc::default(),
             last_snapshot,
             snapshot_size: 0,
+            compact_again: Instant::now(),
         }
     }
 
@@ -66,15 +73,28 @@ impl Duty {
             );
             snapshot::trim(root).await?;
         }
-        let mut victims = Vec::new();
-        root.view(&mut |index| victims = compact::plan(index, &self.options.compact));
-        if !victims.is_empty() {
-            let copied = compact::execute(root, &victims, &self.options.compact).await?;
-            debug!("compaction: {} segments, {copied:?}", victims.len());
-        }
+        self.compact(root).await?;
         let freed = self.gc.pass(root, &self.options.gc).await?;
         if freed.segments > 0 {
             debug!("garbage collection: {freed:?}");
+        }
+        Ok(())
+    }
+
+    async fn compact(&mut self, root: &dyn Root) -> Result<()> {
+        if Instant::now() < self.compact_again {
+            return Ok(());
+        }
+        let mut victims = Vec::new();
+        root.view(&mut |index| victims = compact::plan(index, &self.options.compact));
+        if victims.is_empty() {
+            return Ok(());
+        }
+        let copied = compact::execute(root, &victims, &self.options.compact).await?;
+        debug!("compaction: {} segments, {copied:?}", victims.len());
+        if copied.extents == 0 {
+            // Nothing that could be moved: the next look would find the same.
+            self.compact_again = Instant::now() + FRUITLESS_PAUSE;
         }
         Ok(())
     }

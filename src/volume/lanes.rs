@@ -72,7 +72,8 @@ impl Lanes {
             volume.identity.epoch,
         );
         queued.held = permit.map(|p| Arc::new(p) as Arc<_>);
-        volume.staged.add(&extent);
+        let file = (turn != SURVIVORS).then_some(frame.ino);
+        volume.staged.add(&extent, file);
         lane.stream.push(vec![queued])?;
         Ok(extent)
     }

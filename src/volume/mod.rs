@@ -133,7 +133,6 @@ impl Volume {
         let (frames, rows, end) =
             change.finish(self.identity.session, op, self.log.durable_pos())?;
         self.log.push(frames)?;
-        self.staged.committed(&rows);
         for row in &rows {
             // It is queued already, and replay will apply it as well: an index that refuses it is a
             // bug, and going on with half of a change would be worse than stopping.

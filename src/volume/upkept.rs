@@ -2,7 +2,7 @@
 
 use super::{Change, Volume};
 use crate::base::config::Config;
-use crate::base::{Epoch, Error, Pos, Result, StreamId, Timestamp};
+use crate::base::{Epoch, Error, Ino, Pos, Result, StreamId, Timestamp};
 use crate::format::{DataFrame, Extent, Row, SegmentRow};
 use crate::index::Index;
 use crate::store::Store;
@@ -13,40 +13,49 @@ use crate::upkeep::gc::GcOptions;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Extents in lanes that somebody is about to commit: their segments must stay.
+/// Frames in lanes that somebody is about to commit: their segments must stay.
 #[derive(Default)]
-pub(super) struct Staged(Mutex<BTreeSet<(StreamId, Pos)>>);
+pub(super) struct Staged(Mutex<StagedFrames>);
+
+#[derive(Default)]
+struct StagedFrames {
+    places: BTreeSet<(StreamId, Pos)>,
+    by_file: FxHashMap<Ino, Vec<(StreamId, Pos)>>,
+}
 
 impl Staged {
-    pub(super) fn add(&self, extent: &Extent) {
-        self.0.lock().insert((extent.stream, extent.pos));
-    }
-
-    pub(super) fn remove(&self, extents: &[Extent]) {
+    /// `file`: whose bytes they are; None for a copy made by compaction.
+    pub(super) fn add(&self, extent: &Extent, file: Option<Ino>) {
+        let place = (extent.stream, extent.pos);
         let mut staged = self.0.lock();
-        for e in extents {
-            staged.remove(&(e.stream, e.pos));
+        staged.places.insert(place);
+        if let Some(ino) = file {
+            staged.by_file.entry(ino).or_default().push(place);
         }
     }
 
-    /// Committed extents are held by the index from now on.
-    pub(super) fn committed(&self, rows: &[Row]) {
-        for row in rows {
-            if let Row::Extents { extents, .. } = row
-                && extents.iter().any(|e| e.stream != StreamId::LOG)
-            {
-                self.remove(extents);
-            }
+    pub(super) fn forget_file(&self, ino: Ino) {
+        let mut staged = self.0.lock();
+        for place in staged.by_file.remove(&ino).into_iter().flatten() {
+            staged.places.remove(&place);
+        }
+    }
+
+    fn remove(&self, copies: &[Extent]) {
+        let mut staged = self.0.lock();
+        for e in copies {
+            staged.places.remove(&(e.stream, e.pos));
         }
     }
 
     fn any_in(&self, row: &SegmentRow) -> bool {
         let range = (row.stream, row.base)..(row.stream, row.end.max(row.base));
-        self.0.lock().range(range).next().is_some()
+        self.0.lock().places.range(range).next().is_some()
     }
 }
 
@@ -84,9 +93,10 @@ impl Volume {
         }
     }
 
-    /// Gives up extents that were appended to a lane and will not be committed.
-    pub fn lane_forget(&self, extents: &[Extent]) {
-        self.staged.remove(extents);
+    /// Nothing that was appended to a lane for this file waits to be committed any more: it is in
+    /// the index, or was given up. Without this call it holds its segment.
+    pub fn lane_forget(&self, file: Ino) {
+        self.staged.forget_file(file);
     }
 
     pub(super) fn begin_upkeep(self: &Arc<Volume>, last_snapshot: Pos) {
