@@ -583,6 +583,11 @@ async fn random_root(seed: u64, rng: &mut StdRng) -> (MemoryCluster, u64) {
                 let pieces = vec![content(i, 9000), content(i + 1, 9000)];
                 put_long(&volume, &format!("long{life}-{i}"), &pieces).await;
             }
+            if rng.random_bool(0.03) {
+                stowfs::upkeep::snapshot::take(&*volume)
+                    .await
+                    .expect("a snapshot");
+            }
         }
         match rng.random_bool(0.5) {
             true => volume.shutdown().await.expect("shutdown"),
@@ -609,6 +614,7 @@ async fn put_version(volume: &stowfs::volume::Volume, i: u64, version: u64) {
 fn harm(cluster: &MemoryCluster, rng: &mut StdRng) -> Vec<String> {
     let mut paths = log_files(cluster);
     paths.extend(lane_files(cluster));
+    paths.extend(snapshots(cluster));
     let mut done = Vec::new();
     for _ in 0..rng.random_range(1..5) {
         let path = &paths[rng.random_range(0..paths.len())];
@@ -631,11 +637,30 @@ fn harm(cluster: &MemoryCluster, rng: &mut StdRng) -> Vec<String> {
     done
 }
 
+/// Whether a mount works and every file can be read.
+async fn mounts_and_reads(cluster: &MemoryCluster) -> Result<()> {
+    let volume = open(&host(cluster)).await?;
+    let files = volume.read(|index| {
+        let all = index.inos().into_iter();
+        all.map(|ino| index.extents(ino, 0, u64::MAX))
+            .collect::<Vec<_>>()
+    });
+    for extent in files.into_iter().flatten() {
+        volume.fetch(&extent).await?;
+    }
+    Ok(())
+}
+
 async fn run(seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     let (cluster, files) = random_root(seed, &mut rng).await;
     let harm = harm(&cluster, &mut rng);
     let before = check(&cluster).await;
+    let works = mounts_and_reads(&cluster.fork(seed)).await;
+    assert!(
+        works.is_ok() || !before.is_clean(),
+        "fsck did not see it: {works:?}\n{harm:?}\n{before}"
+    );
     let report = salvage(host(&cluster))
         .await
         .expect("a rebuild never gives up");

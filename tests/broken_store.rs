@@ -216,6 +216,29 @@ async fn a_lost_header_or_segment_of_the_log_is_refused() {
     assert!(e.contains("gap"), "{e}");
 }
 
+/// Replay read a segment from its start though a snapshot knew the front of it. Damage there ended the
+/// scan, and with it the segment: everything behind was lost, whole as it was.
+#[tokio::test(start_paused = true)]
+async fn damage_before_a_snapshot_does_not_hide_what_is_behind_it() {
+    let cluster = MemoryCluster::new(12);
+    let crashing = cluster.host("a");
+    let volume = open(&(crashing.clone() as _)).await.unwrap();
+    for i in 0..12 {
+        put(&volume, Ino::ROOT, &format!("f{i}"), body(i)).await;
+        if i == 6 {
+            stowfs::upkeep::snapshot::take(&*volume).await.unwrap();
+        }
+    }
+    crashing.crash();
+    drop(volume);
+    let log = log_files(&cluster).pop().unwrap();
+    host(&cluster).recover(&log).await.unwrap();
+    let (at, len) = records(&cluster, &log)[3];
+    flip(&cluster, &log, at + len - 1);
+    let volume = open(&host(&cluster)).await.unwrap();
+    assert_eq!(census(&volume, 12).await.0.len(), 12);
+}
+
 /// Nothing in the log says where it ends, so a cut last segment was taken for a torn tail and
 /// acknowledged files were gone without a word. The epoch's release says it now.
 #[tokio::test(start_paused = true)]

@@ -485,3 +485,44 @@ fn writes_by_others_clear_the_set_user_id_bits_at_once() {
     }
     assert_eq!(mode_after(0, "chown 5:5 $F"), 0o777);
 }
+
+#[test]
+fn segments_of_a_running_mount_and_fsck_after_a_crash() {
+    let store = LocalStore::new();
+    let mut mount = Mount::new(&store.url());
+    for n in 0..100u8 {
+        fs::write(mount.at(&n.to_string()), vec![n; 5000]).unwrap();
+    }
+    fs::write(mount.at("long"), vec![7; 12 << 20]).unwrap();
+    let run_dir = mount.run_dir();
+    let ask = |arguments: &[&str], target: &Path| {
+        let run_dir = ["--run-dir", run_dir.to_str().unwrap()];
+        let output = stowfs()
+            .args(arguments)
+            .args(run_dir)
+            .arg(target)
+            .output()
+            .unwrap();
+        let found: serde_json::Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        (output.status.code(), found)
+    };
+    let (code, live) = ask(&["segments", "--json"], &mount.path());
+    let bytes = 100 * 5000 + (12 << 20);
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        (&live["live_bytes"], &live["files"]),
+        (&bytes.into(), &101.into())
+    );
+    assert!(live["amplification"].as_f64().unwrap() < 1.1, "{live:#}");
+
+    mount.kill9();
+    let url = store.url();
+    let (code, report) = ask(&["fsck", "--json"], Path::new(&url));
+    assert_eq!(code, Some(0), "{report:#}");
+    assert_eq!(report["bytes"], bytes);
+    let (_, offline) = ask(&["segments", "--json"], Path::new(&url));
+    assert_eq!(offline["live_bytes"], bytes);
+    mount.remount();
+    assert_eq!(fs::read(mount.at("long")).unwrap(), vec![7; 12 << 20]);
+}

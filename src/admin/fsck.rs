@@ -4,10 +4,9 @@
 //! footer, with the rows about it, and with the extents of files that lie in it.
 
 use super::report::{Problem, Report};
+use super::segment_check::{Checked, Job};
 use super::survey::{Found, Survey, identify, survey};
 use super::text;
-use super::walk::{Walk, walk};
-use crate::base::error::Context;
 use crate::base::{Error, ErrorKind, Ino, Result, SegmentName, StreamId};
 use crate::format::segment::HEADER_LEN;
 use crate::format::{Extent, Origin, Row, SegmentRow, SegmentState};
@@ -45,7 +44,7 @@ pub async fn fsck(store: Arc<dyn Store>, options: &FsckOptions) -> Result<Report
         None => identify(&*store, &survey).await?.map(|(root, _)| root),
     };
     let log = read_log(&*store, root.unwrap_or_default(), &survey, &mut report).await?;
-    check_snapshots(&*store, root, &mut report).await?;
+    check_snapshots(&*store, root, log.origin, &mut report).await?;
     let mut wanted = log.wanted();
     check_foreign(&*store, &mut wanted, &log.index, &mut report).await?;
     let check = |found: &Found| {
@@ -72,6 +71,14 @@ pub async fn fsck(store: Arc<dyn Store>, options: &FsckOptions) -> Result<Report
             problem.file = Some(label(&log.index, ino));
             report.problems.push(problem);
         }
+    }
+    for (ino, e) in wanted.nowhere {
+        report.problems.push(Problem {
+            path: segment::LOG_DIR.into(),
+            offset: None,
+            file: Some(label(&log.index, ino)),
+            what: format!("no segment of the log has position {}", e.pos),
+        });
     }
     for (name, extents) in wanted.segments {
         log.missing(name, &extents, &mut report);
@@ -200,10 +207,15 @@ async fn read_log(
 async fn check_snapshots(
     store: &dyn Store,
     root: Option<[u8; 16]>,
+    origin: Origin,
     report: &mut Report,
 ) -> Result<()> {
     for from in log::list_snapshots(store).await? {
         let path = segment::snapshot_path(from);
+        if from < origin.pos {
+            report.note(format!("{path} is from before a rebuild and is not used"));
+            continue;
+        }
         match log::visit_snapshot(store, &path, &mut |_| Ok(())).await {
             Ok(header) if header.from != from || root.is_some_and(|root| root != header.root) => {
                 report.problem(&path, Some(0), "it is another root's, or was renamed");
@@ -239,12 +251,14 @@ pub(super) fn close_open_lanes(index: &mut Index, survey: &Survey) -> Result<()>
 /// Where the bytes of files must be.
 #[derive(Default)]
 struct Wanted {
+    /// In the log, but in none of its segments. (`Index::check` takes them for the open segment's;
+    /// those of other streams it finds.)
+    nowhere: Vec<(Ino, Extent)>,
     segments: BTreeMap<SegmentName, Vec<(Ino, Extent)>>,
     foreign: BTreeMap<StreamId, BTreeSet<Ino>>,
 }
 
 impl Log {
-    /// Extents that are in no segment are not here; `Index::check` finds them.
     fn wanted(&self) -> Wanted {
         let mut wanted = Wanted::default();
         for ino in self.index.inos() {
@@ -257,6 +271,8 @@ impl Log {
                         .entry(s.row.name)
                         .or_default()
                         .push((ino, e));
+                } else if e.stream == StreamId::LOG {
+                    wanted.nowhere.push((ino, e));
                 }
             }
         }
@@ -315,182 +331,4 @@ async fn check_foreign(
         }));
     }
     Ok(())
-}
-
-/// The check of one segment.
-struct Job {
-    found: Found,
-    root: Option<[u8; 16]>,
-    row: Option<SegmentRow>,
-    log_is_good: bool,
-    origin: Origin,
-    extents: Vec<(Ino, Extent)>,
-}
-
-#[derive(Default)]
-struct Checked {
-    report: Report,
-    damaged: Vec<(Problem, Ino)>,
-}
-
-impl Job {
-    async fn run(self, store: &dyn Store) -> Result<Checked> {
-        let mut checked = Checked::default();
-        let report = &mut checked.report;
-        let walk = match walk(store, &self.found).await {
-            // A mount that goes on may delete it meanwhile.
-            Err(e) if e.is(ErrorKind::NotFound) => {
-                let what = "the segment went away while it was checked";
-                report.problem(&self.found.path, None, what);
-                return Ok(checked);
-            }
-            walked => walked.context("checking a segment")?,
-        };
-        report.segments = 1;
-        self.check_header(&walk, report);
-        self.check_footer(&walk, report);
-        self.check_frames(&walk, report);
-        self.check_row(&walk, report);
-        for (ino, e) in &self.extents {
-            match walk.verify(e) {
-                Ok(()) => {
-                    report.extents += 1;
-                    report.bytes += e.len as u64;
-                }
-                Err(what) => checked.damaged.push((self.at(&walk, e, what), *ino)),
-            }
-        }
-        Ok(checked)
-    }
-
-    fn at(&self, walk: &Walk, e: &Extent, what: String) -> Problem {
-        let base = self.row.as_ref().map(|r| r.base).or(walk.base);
-        let offset = e.pos.checked_sub(base.unwrap_or(0));
-        Problem {
-            path: self.found.path.clone(),
-            offset: offset.map(|at| at + HEADER_LEN as u64),
-            file: None,
-            what,
-        }
-    }
-
-    /// Whether the log begins after this segment: then only the data that files use counts.
-    fn is_history(&self) -> bool {
-        match self.found.name {
-            SegmentName::Log { epoch, .. } => epoch < self.origin.epoch,
-            SegmentName::Lane { .. } => self.rebuilt(),
-        }
-    }
-
-    /// A rebuild gives each old segment a stream number of its own, and knows sizes only.
-    fn rebuilt(&self) -> bool {
-        let old = match self.found.name {
-            SegmentName::Log { epoch, .. } => epoch.0,
-            SegmentName::Lane { session, .. } => session.0,
-        };
-        old < self.origin.epoch.0
-    }
-
-    fn complain(&self, report: &mut Report, offset: u64, what: String) {
-        if self.is_history() {
-            let path = &self.found.path;
-            report.note(format!(
-                "{path} at offset {offset}, from before a rebuild: {what}"
-            ));
-        } else {
-            report.problem(&self.found.path, Some(offset), what);
-        }
-    }
-
-    fn check_header(&self, walk: &Walk, report: &mut Report) {
-        let header = match &walk.header {
-            Ok(header) => header,
-            Err(e) if walk.covered.is_empty() => {
-                let path = &self.found.path;
-                report.note(format!("{path} was never written ({e})"));
-                return;
-            }
-            Err(e) => return self.complain(report, 0, e.to_string()),
-        };
-        let wrong = if header.name != self.found.name {
-            format!("the header is that of segment {}", header.name)
-        } else if self.root.is_some_and(|root| root != header.root) {
-            "the header is that of another root's segment".into()
-        } else {
-            return;
-        };
-        self.complain(report, 0, wrong);
-    }
-
-    fn check_footer(&self, walk: &Walk, report: &mut Report) {
-        match &walk.footer {
-            None => {}
-            Some(Err(e)) => self.complain(report, walk.len, e.to_string()),
-            Some(Ok(footer)) => {
-                if walk.base.is_some_and(|base| base != footer.base) {
-                    let text =
-                        format!("the footer says that the segment begins at {}", footer.base);
-                    self.complain(report, walk.len, text);
-                }
-                if let Some(what) = &walk.table {
-                    self.complain(report, walk.len - footer.table_len as u64, what.clone());
-                }
-            }
-        }
-    }
-
-    fn check_frames(&self, walk: &Walk, report: &mut Report) {
-        for place in &walk.bad {
-            let what = format!("{} ({} bytes)", place.why, place.to - place.from);
-            let sealed = matches!(walk.footer, Some(Ok(_)));
-            // Whether an unsealed segment lacks something, replay and the extents tell: what was not
-            // synced before a power failure may have holes.
-            if !sealed && (self.log_is_good || place.to == walk.len) {
-                let path = &self.found.path;
-                report.note(format!(
-                    "{path} at offset {}: what was not committed, or a lost footer: {what}",
-                    place.from
-                ));
-            } else {
-                self.complain(report, place.from, what);
-            }
-        }
-        let used: BTreeSet<u64> = self.extents.iter().map(|(_, e)| e.pos).collect();
-        let unused = walk.data.values().filter(|d| !used.contains(&d.payload()));
-        for frame in unused.filter(|d| !d.bad_blocks.is_empty()) {
-            let (path, pos) = (&self.found.path, frame.pos);
-            report.note(format!(
-                "{path}: data at position {pos} is damaged, but no file uses it"
-            ));
-        }
-    }
-
-    fn check_row(&self, walk: &Walk, report: &mut Report) {
-        let path = &self.found.path;
-        let Some(row) = &self.row else {
-            if self.log_is_good {
-                report.note(format!("{path} is an orphan: the log does not know it"));
-            }
-            return;
-        };
-        if self.rebuilt() {
-            return;
-        }
-        if let Ok(header) = &walk.header
-            && (header.stream, header.base) != (row.stream, row.base)
-        {
-            let text = format!(
-                "the header says position {} of {:?}, the log {} of {:?}",
-                header.base, header.stream, row.base, row.stream
-            );
-            report.problem(path, Some(0), text);
-        }
-        if self.found.is_log() || row.state != SegmentState::Sealed || row.size == 0 {
-            return;
-        }
-        if row.size != walk.len {
-            let text = format!("{} bytes long, the log says {}", walk.len, row.size);
-            report.problem(path, Some(walk.len.min(row.size)), text);
-        }
-    }
 }

@@ -5,6 +5,7 @@
 mod fsck;
 mod rebuild;
 mod report;
+mod segment_check;
 mod segments;
 mod survey;
 mod walk;

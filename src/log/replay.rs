@@ -7,6 +7,7 @@ use super::scan::{Scan, SegmentFile, open_segment, scan};
 use crate::base::error::Context;
 use crate::base::{Epoch, Error, ErrorKind, Pos, Result, SegmentName, StreamId};
 use crate::format::frame::{Prefix, find_vouching_record};
+use crate::format::segment::HEADER_LEN;
 use crate::format::{Origin, RecordFrame, SegmentRow, SegmentState};
 use crate::segment;
 use crate::store::Store;
@@ -177,7 +178,10 @@ impl Chain {
                 &format!("the log has a gap before {base}"),
             ));
         }
-        let mut scan = scan(segment).await?;
+        // What the snapshot knows need not be read, and does not matter if it is damaged.
+        let held = segment.len - HEADER_LEN as u64;
+        let start = self.from.clamp(base, base + held);
+        let mut scan = scan(segment, start).await?;
         self.settle_end(&mut scan, segment, limit, promised);
         let end = scan.end.min(limit);
         for (pos, record) in scan.records {
@@ -311,7 +315,7 @@ async fn vouched_in(store: &dyn Store, file: &LogFile) -> Result<Pos> {
 }
 
 fn damage(path: &str, offset: u64, why: &str) -> Error {
-    let at = offset + crate::format::segment::HEADER_LEN as u64;
+    let at = offset + HEADER_LEN as u64;
     let text = format!(
         "the log is damaged: {path} at offset {at}: {why}; acknowledged changes are missing. \
          `stowfs fsck` shows what, `stowfs fsck --rebuild` salvages the rest"

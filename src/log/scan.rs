@@ -99,8 +99,9 @@ impl Scan {
     }
 }
 
-/// Reads all frames of a segment: from its frame table if it has a good one, else from the bytes.
-pub async fn scan(file: &SegmentFile) -> Result<Scan> {
+/// Reads the frames of a segment: from its frame table if it has a good one, else from the bytes
+/// from `start` on, where a frame begins. What is before that may be damaged.
+pub async fn scan(file: &SegmentFile, start: Pos) -> Result<Scan> {
     if let Some(footer) = file.footer.as_ref().filter(|f| f.table_len > 0) {
         match scan_table(file, footer).await {
             Ok(scan) => return Ok(scan),
@@ -110,7 +111,7 @@ pub async fn scan(file: &SegmentFile) -> Result<Scan> {
             Err(e) => return Err(e),
         }
     }
-    scan_bytes(file).await
+    scan_bytes(file, start).await
 }
 
 async fn scan_table(file: &SegmentFile, footer: &Footer) -> Result<Scan> {
@@ -154,16 +155,16 @@ async fn scan_table(file: &SegmentFile, footer: &Footer) -> Result<Scan> {
 }
 
 /// Reads frames from the bytes themselves, and verifies the payloads.
-pub async fn scan_bytes(file: &SegmentFile) -> Result<Scan> {
-    let base = file.header.base;
+async fn scan_bytes(file: &SegmentFile, start: Pos) -> Result<Scan> {
     let stop_at = file.footer.as_ref().map(|f| f.end);
     let mut scan = Scan {
-        end: base,
+        end: start,
         // A footer is written when all before it is durable.
         vouched: stop_at.unwrap_or(0),
         ..Scan::default()
     };
-    let mut window = Window::new(file.reader.clone(), &file.path, HEADER_LEN as u64, file.len);
+    let offset = HEADER_LEN as u64 + (start - file.header.base);
+    let mut window = Window::new(file.reader.clone(), &file.path, offset, file.len);
     window.fill(frame::PREFIX).await?;
     while !window.bytes().is_empty() && stop_at != Some(scan.end) {
         match frame::parse(window.bytes(), scan.end, false) {
