@@ -8,6 +8,8 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::mount::{Mount, stowfs};
 use tempfile::TempDir;
@@ -96,6 +98,47 @@ fn closed_files_survive_kill_9_and_the_dead_mountpoint_is_cleaned() {
         );
     }
     assert_eq!(mount.umount().code(), Some(0));
+}
+
+/// Flink retried while the dead mount was replaced, made its directories anew in the plain directory
+/// below, and completed a checkpoint there, which the new mount then hid.
+#[test]
+fn a_program_that_retries_never_writes_below_the_mount() {
+    let store = LocalStore::new();
+    let mut mount = Mount::new(&store.url());
+    let (dir, stop) = (mount.path(), Arc::new(AtomicBool::new(false)));
+    let stopped = stop.clone();
+    let writer = std::thread::spawn(move || {
+        let mut written = vec![];
+        for n in 0u32.. {
+            let path = dir.join(format!("{}/{n}", n % 7));
+            let _ = fs::create_dir_all(path.parent().unwrap());
+            let synced = fs::File::create_new(&path).and_then(|file| {
+                file.write_all_at(&n.to_le_bytes(), 0)?;
+                file.sync_all()
+            });
+            if synced.is_ok() {
+                written.push((path, n));
+            }
+            if stopped.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        written
+    });
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_millis(200));
+        mount.kill9();
+        mount.remount();
+    }
+    stop.store(true, Ordering::Relaxed);
+    let written = writer.join().unwrap();
+    for (path, n) in &written {
+        assert_eq!(fs::read(path).unwrap(), n.to_le_bytes(), "{path:?}");
+    }
+    assert_eq!(mount.umount().code(), Some(0));
+    assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 0);
+    assert!(written.len() > 10, "{}", written.len());
 }
 
 #[test]

@@ -72,7 +72,8 @@ impl Plan {
             url: args.url.clone(),
             mountpoint: mountpoint.to_string(),
         };
-        if !mountpoint.is_fuse_mount() && !rundir::wait_for_end(&files, Duration::ZERO)? {
+        let live = mountpoint.is_fuse_mount() && !mountpoint.is_dead();
+        if !live && !rundir::wait_for_end(&files, Duration::ZERO)? {
             tracing::info!("{mountpoint} was unmounted just now; waiting for its process to end");
             rundir::wait_for_end(&files, config.op_timeout)?;
         }
@@ -158,6 +159,7 @@ impl Plan {
                 mountpoint: self.mountpoint.clone(),
                 options: &self.mount_options,
                 config: &self.config,
+                run_dir: &self.run_dir,
             },
         )
     }

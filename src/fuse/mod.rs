@@ -13,6 +13,7 @@ mod mountpoint;
 mod options;
 mod reply;
 mod session;
+mod staging;
 mod task;
 
 pub use mountpoint::{Mountpoint, unmount};

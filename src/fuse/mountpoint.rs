@@ -47,20 +47,28 @@ impl Mountpoint {
         &self.0
     }
 
-    /// Makes sure that this is a directory to mount on; detaches what a crash left dead on it.
+    /// Makes sure that this is a directory to mount on, or what a crash left dead on one.
     pub fn prepare(&self) -> Result<()> {
-        loop {
-            // Opened, because the kernel answers a stat of a dead mount from its cache for a while.
-            match File::open(&self.0).and_then(|dir| dir.metadata()) {
-                Ok(m) if m.is_dir() => return Ok(()),
-                Ok(_) => return Err(refused(format!("mountpoint {self} is not a directory"))),
-                Err(e) if is_dead(&e) && self.top().is_some_and(|m| m.is_fuse()) => {
-                    tracing::warn!("{self} is a dead mount (its process is gone): detaching it");
-                    self.detach()?;
-                }
-                Err(e) => return Err(Error::from(e).context(format!("mountpoint {self}"))),
-            }
+        match self.look() {
+            Ok(m) if m.is_dir() => Ok(()),
+            Ok(_) => Err(refused(format!("mountpoint {self} is not a directory"))),
+            Err(e) if self.is_dead_mount(&e) => Ok(()),
+            Err(e) => Err(Error::from(e).context(format!("mountpoint {self}"))),
         }
+    }
+
+    /// Whether the process of the mount here is gone.
+    pub fn is_dead(&self) -> bool {
+        self.look().is_err_and(|e| self.is_dead_mount(&e))
+    }
+
+    /// Opened, because the kernel answers a stat of a dead mount from its cache for a while.
+    fn look(&self) -> std::io::Result<std::fs::Metadata> {
+        File::open(&self.0)?.metadata()
+    }
+
+    fn is_dead_mount(&self, e: &std::io::Error) -> bool {
+        is_dead(e) && self.is_fuse_mount()
     }
 
     /// A mount inside its own store, or a store inside its own mount, would feed on itself.

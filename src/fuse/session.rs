@@ -4,11 +4,13 @@ use super::adapter::{Adapter, Timeouts};
 use super::kernel::MAX_IO;
 use super::mountpoint::Mountpoint;
 use super::options::MountOptions;
+use super::staging::Staging;
 use super::task::{Runner, Waiting};
 use crate::base::error::Context;
 use crate::base::{Config, Error, ErrorKind, Result};
 use crate::fs::Fs;
 use fuser::{Session, SessionACL};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -19,6 +21,8 @@ pub struct MountRequest<'a> {
     pub mountpoint: Mountpoint,
     pub options: &'a MountOptions,
     pub config: &'a Config,
+    /// A directory that only we use.
+    pub run_dir: &'a Path,
 }
 
 /// A mount that the kernel knows.
@@ -37,6 +41,7 @@ pub fn mount(fs: Arc<Fs>, request: MountRequest<'_>) -> Result<Mounted> {
         mountpoint,
         options,
         config,
+        run_dir,
     } = request;
     let runtime = tokio::runtime::Handle::current();
     let (alive, ended) = oneshot::channel();
@@ -62,12 +67,17 @@ pub fn mount(fs: Arc<Fs>, request: MountRequest<'_>) -> Result<Mounted> {
     settings.n_threads = Some(threads);
     settings.clone_fd = threads > 1;
     let doing = format!("cannot mount on {mountpoint}");
-    let session = Session::new(adapter, mountpoint.path(), &settings)
+    let staging = instead_of_dead(&mountpoint, run_dir)?;
+    let first = staging.as_ref().map_or(mountpoint.path(), Staging::path);
+    let session = Session::new(adapter, first, &settings)
         .map_err(explain)
         .context(&doing)?;
     let background = session.spawn().context(&doing)?;
     // Dropped, it would unmount whatever is at the mountpoint by then; `detach` looks first.
     std::mem::forget(background);
+    if let Some(staging) = staging {
+        staging.replace(&mountpoint)?;
+    }
     let device = mountpoint.mounted_device();
     if let Some(device) = &device {
         read_far_ahead(device);
@@ -78,6 +88,19 @@ pub fn mount(fs: Arc<Fs>, request: MountRequest<'_>) -> Result<Mounted> {
         ended,
         waiting,
     })
+}
+
+/// Where to mount first if a dead mount is in the way; it is detached here if there is no such place.
+fn instead_of_dead(mountpoint: &Mountpoint, run_dir: &Path) -> Result<Option<Staging>> {
+    if !mountpoint.is_dead() {
+        return Ok(None);
+    }
+    tracing::warn!("{mountpoint} is a dead mount (its process is gone): replacing it");
+    let staging = Staging::make(run_dir)?;
+    if staging.is_none() {
+        mountpoint.detach()?;
+    }
+    Ok(staging)
 }
 
 /// Lets the kernel read ahead as much as one request holds; its default is 128 KiB. Only root can.
