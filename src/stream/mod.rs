@@ -97,7 +97,18 @@ pub struct Counters {
     /// Files that are open for writing and have bytes to commit: siblings worth waiting for.
     pub writers: AtomicUsize,
     pub syncs: AtomicU64,
+    /// Segments are sealed at this size (bytes), if that is below the configured one; 0: not set.
+    pub small_segment: AtomicU64,
     pub rolls: AtomicU64,
+}
+
+impl Counters {
+    fn segment_size(&self, configured: u64) -> u64 {
+        match self.small_segment.load(Ordering::Relaxed) {
+            0 => configured,
+            small => configured.min(small),
+        }
+    }
 }
 
 /// One stream. Dropping it stops its task at once, as a crash would.

@@ -8,11 +8,14 @@ use crate::store::Writer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info, warn};
 
 /// Bytes handed to the store between two looks at what else there is to do.
 const BATCH: usize = 4 << 20;
+/// Segments that may be in the course of being sealed at the same time.
+const SEALS_AT_ONCE: usize = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -29,6 +32,10 @@ struct Task {
     straggler: Arc<AtomicBool>,
     /// The coming sync has waited for siblings already.
     waited: bool,
+    /// Segments that are being sealed.
+    seals: JoinSet<()>,
+    /// The task ends because it was asked to.
+    shut_down: bool,
 }
 
 enum Step {
@@ -51,6 +58,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
         usual_sync: Duration::ZERO,
         straggler: Arc::default(),
         waited: false,
+        seals: JoinSet::new(),
+        shut_down: false,
     };
     loop {
         let done = match task.next_step() {
@@ -65,7 +74,11 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 task.wait(until).await;
                 continue;
             }
-            Step::End => return,
+            Step::End => {
+                // A clean shutdown leaves nothing open; a stream that was stopped waits for nothing.
+                while task.shut_down && task.seals.join_next().await.is_some() {}
+                return;
+            }
         };
         match done {
             Ok(()) => task.pause = FIRST_PAUSE,
@@ -78,6 +91,7 @@ impl Task {
     fn next_step(&mut self) -> Step {
         let now = Instant::now();
         let options = &self.shared.options;
+        let largest = self.shared.counters.segment_size(options.segment_size);
         let mut state = self.shared.state.lock();
         if state.health.dead.is_some() {
             return Step::End;
@@ -96,9 +110,11 @@ impl Task {
             .as_ref()
             .map_or(queue.durable(), |s| s.appended);
         let unsynced = (appended - queue.durable().min(appended)) as usize;
-        let must_seal = self.segment.as_ref().is_some_and(|s| {
-            s.file_len() >= options.segment_size || now >= s.opened + options.max_age
-        }) || (state.sealing.is_some() && queue.next() == appended);
+        let must_seal = self
+            .segment
+            .as_ref()
+            .is_some_and(|s| s.file_len() >= largest || now >= s.opened + options.max_age)
+            || (state.sealing.is_some() && queue.next() == appended);
         if self.segment.is_some() && must_seal {
             return if unsynced > 0 { Step::Sync } else { Step::Seal };
         }
@@ -125,6 +141,7 @@ impl Task {
                     ErrorKind::Unavailable,
                     "the mount is shutting down",
                 ));
+                self.shut_down = true;
                 return Step::End;
             }
             Some(Sealing::Roll) | None => {}
@@ -330,30 +347,16 @@ impl Task {
         });
     }
 
+    /// Seals the open segment in the background: closing a file can take long, and whoever waits
+    /// for a commit has no part in it. The next segment begins where this one ends.
     async fn seal(&mut self) -> Result<()> {
         let Some(segment) = self.segment.take() else {
             return Ok(());
         };
-        let (path, base, end) = (segment.path.clone(), segment.base, segment.synced);
-        let limit = self.shared.options.sync_timeout;
-        let name = segment.name;
-        let full = segment.row(&self.shared, SegmentState::Sealed, end, 0);
-        match timeout(limit, segment.seal(&self.shared)).await {
-            Ok(Ok(row)) => {
-                debug!("segment {path} sealed at {end}, {} bytes", row.size);
-                self.shared.announce(row);
-                self.shared.state.lock().tail.release(name, base..end);
-            }
-            // Its frames are durable, so this costs nothing but the footer.
-            Ok(Err(e)) => {
-                info!("segment {name} could not be sealed and is closed as it is: {e}");
-                self.retire(full, path);
-            }
-            Err(_) => {
-                info!("segment {name} could not be sealed within {limit:?}");
-                self.retire(full, path);
-            }
+        while self.seals.len() >= SEALS_AT_ONCE {
+            self.seals.join_next().await;
         }
+        self.seals.spawn(seal(self.shared.clone(), segment));
         Ok(())
     }
 
@@ -405,12 +408,36 @@ impl Task {
         }
     }
 
-    /// Closes a segment whose writer is lost, in the background. Its positions are final at once:
-    /// what it lacks must be looked for elsewhere. Its size follows.
     fn retire(&self, row: SegmentRow, path: String) {
-        self.shared.announce(row.clone());
-        tokio::spawn(close_lost(self.shared.clone(), row, path));
+        retire(&self.shared, row, path);
     }
+}
+
+async fn seal(shared: Arc<Shared>, segment: SegmentWriter) {
+    let (path, name) = (segment.path.clone(), segment.name);
+    let (base, end) = (segment.base, segment.synced);
+    let limit = shared.options.sync_timeout;
+    let full = segment.row(&shared, SegmentState::Sealed, end, 0);
+    let why = match timeout(limit, segment.seal(&shared)).await {
+        Ok(Ok(row)) => {
+            debug!("segment {path} sealed at {end}, {} bytes", row.size);
+            shared.announce(row);
+            shared.state.lock().tail.release(name, base..end);
+            return;
+        }
+        Ok(Err(e)) => e,
+        Err(_) => overdue("sealing", &path, limit),
+    };
+    // Its frames are durable, so this costs nothing but the footer.
+    info!("segment {name} is closed without a footer: {why}");
+    retire(&shared, full, path);
+}
+
+/// Closes a segment whose writer is lost, in the background. Its positions are final at once: what
+/// it lacks must be looked for elsewhere. Its size follows.
+fn retire(shared: &Arc<Shared>, row: SegmentRow, path: String) {
+    shared.announce(row.clone());
+    tokio::spawn(close_lost(shared.clone(), row, path));
 }
 
 /// Closes a segment whose writer is lost: tries until it succeeds. `row.end` says how much of it

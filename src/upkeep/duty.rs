@@ -22,6 +22,11 @@ pub struct DutyOptions {
 /// of snapshots is at most one part in so many.
 const SNAPSHOT_SHARE: u64 = 4;
 
+/// A segment takes at most one part in so many of the live bytes, or a small root could not be
+/// compacted: what is in open segments stays.
+const SEGMENTS: u64 = 32;
+const SMALLEST_SEGMENT: u64 = 4 << 20;
+
 /// How long compaction rests after a pass that moved nothing.
 const FRUITLESS_PAUSE: Duration = Duration::from_secs(60);
 
@@ -73,6 +78,7 @@ impl Duty {
             );
             snapshot::trim(root).await?;
         }
+        scale_segments(root);
         self.compact(root).await?;
         let freed = self.gc.pass(root, &self.options.gc).await?;
         if freed.segments > 0 {
@@ -98,4 +104,10 @@ impl Duty {
         }
         Ok(())
     }
+}
+
+fn scale_segments(root: &dyn Root) {
+    let mut live = 0;
+    root.view(&mut |index| live = index.segments().map(|s| s.live.bytes).sum());
+    root.set_segment_size((live / SEGMENTS).max(SMALLEST_SEGMENT));
 }

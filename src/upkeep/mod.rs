@@ -48,6 +48,9 @@ pub trait Root: Send + Sync + 'static {
 
     async fn sync_copies(&self, copies: &[Extent]) -> Result<()>;
 
+    /// New segments are sealed at this size, if that is below the configured one.
+    fn set_segment_size(&self, bytes: u64);
+
     /// Forgets copies that will not be committed.
     fn drop_copies(&self, copies: &[Extent]);
 }

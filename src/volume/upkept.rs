@@ -189,6 +189,10 @@ impl Root for Volume {
         self.lane_sync(copies).await
     }
 
+    fn set_segment_size(&self, bytes: u64) {
+        self.counters.small_segment.store(bytes, Ordering::Relaxed);
+    }
+
     fn drop_copies(&self, copies: &[Extent]) {
         self.staged.remove(copies);
     }
