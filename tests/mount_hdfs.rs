@@ -9,8 +9,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+use stowfs::store::connect::{ConnectOptions, connect};
+use stowfs::store::hdfs::HdfsOptions;
 use support::hdfs::Hdfs;
-use support::mount::Mount;
+use support::mount::{Mount, stowfs};
 
 /// One cluster for all tests; each has a root of its own.
 fn cluster() -> &'static Hdfs {
@@ -115,4 +117,72 @@ fn a_frozen_holder_is_taken_over_and_learns_it_when_thawed() {
     assert_eq!(old.wait().code(), Some(69), "{}", old.log());
     check_files(&new.path(), &[before, after].concat());
     assert!(!new.at("zombie").exists());
+}
+
+/// Runs another command on a root of the cluster; its exit code and what it printed.
+fn command(words: &[&str], root: &str) -> (Option<i32>, String) {
+    let output = stowfs()
+        .args(words)
+        .arg(format!("{}/{root}", cluster().url()))
+        .args(arguments())
+        .output()
+        .unwrap();
+    let printed = [&output.stdout[..], &output.stderr].concat();
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&printed).into_owned(),
+    )
+}
+
+fn delete(root: &str, path: &str) {
+    let options = ConnectOptions {
+        hdfs: HdfsOptions {
+            conf_dir: Some(cluster().conf_dir().into()),
+            ..HdfsOptions::default()
+        },
+    };
+    let url = format!("{}/{root}", cluster().url());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let deleted = runtime.block_on(async { connect(&url, &options).await?.delete(path).await });
+    deleted.unwrap();
+}
+
+#[test]
+fn fsck_of_a_crashed_and_a_damaged_root_and_a_rebuild() {
+    let mut mount = mount("checked");
+    let names = write_files(&mount.path(), "a", 30);
+    fs::write(mount.at("long"), content("long").repeat(1500)).unwrap();
+    mount.kill9();
+    let (code, printed) = command(&["fsck"], "checked");
+    assert_eq!(code, Some(0), "a crash is no damage: {printed}");
+    mount.remount();
+    check_files(&mount.path(), &names);
+    assert_eq!(mount.umount().code(), Some(0));
+    let (code, printed) = command(&["fsck"], "checked");
+    assert!(code == Some(0) && printed.contains("clean"), "{printed}");
+    let (code, printed) = command(&["segments"], "checked");
+    assert!(code == Some(0) && printed.contains("log/1/0"), "{printed}");
+
+    delete("checked", ".stowfs/log/1.fenced/0.seg");
+    let (code, printed) = command(&["fsck"], "checked");
+    assert!(code == Some(1) && printed.contains("problem"), "{printed}");
+    assert!(
+        mount.try_remount().is_err(),
+        "acknowledged changes are missing"
+    );
+    let (code, printed) = command(&["fsck", "--rebuild"], "checked");
+    assert!(code == Some(1) && printed.contains("rebuilt"), "{printed}");
+    mount.remount();
+    let found: Vec<String> = fs::read_dir(mount.at("lost+found"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let long = found
+        .iter()
+        .find(|n| n.ends_with("-long"))
+        .expect("its lane is there");
+    let saved = fs::read(mount.at(&format!("lost+found/{long}"))).unwrap();
+    assert!(content("long").repeat(1500).starts_with(&saved) && saved.len() > 4 << 20);
+    write_files(&mount.path(), "later", 3);
+    assert_eq!(mount.umount().code(), Some(0));
 }

@@ -13,7 +13,7 @@ use crate::format::{Extent, Origin, Row, SegmentRow, SegmentState};
 use crate::index::Index;
 use crate::log;
 use crate::segment::{self, FORMAT_FILE, META_DIR, OWNER_DIR};
-use crate::store::Store;
+use crate::store::{OpenVisibility, Store};
 use crate::volume::root::{RootFormat, read_format};
 use crate::volume::{self, owner};
 use futures::StreamExt;
@@ -36,7 +36,7 @@ impl Default for FsckOptions {
 pub async fn fsck(store: Arc<dyn Store>, options: &FsckOptions) -> Result<Report> {
     let mut report = Report::default();
     let format = check_format(&*store, &mut report).await?;
-    check_owner(&*store, &mut report).await?;
+    let released = check_owner(&*store, &mut report).await?;
     let survey = survey(&*store).await?;
     note_survey(&survey, &mut report);
     let root = match &format {
@@ -53,6 +53,9 @@ pub async fn fsck(store: Arc<dyn Store>, options: &FsckOptions) -> Result<Report
             root,
             row: log.index.segment(&found.name).map(|s| s.row.clone()),
             log_is_good: log.good,
+            // Nobody but an owner may close a file that was left open.
+            may_be_open: !released
+                && matches!(store.open_visibility(), OpenVisibility::CompleteBlocks(_)),
             origin: log.origin,
             extents: wanted.segments.remove(&found.name).unwrap_or_default(),
         };
@@ -108,11 +111,12 @@ async fn check_format(store: &dyn Store, report: &mut Report) -> Result<Option<R
     }
 }
 
-async fn check_owner(store: &dyn Store, report: &mut Report) -> Result<()> {
+/// Returns whether the last owner ended cleanly.
+async fn check_owner(store: &dyn Store, report: &mut Report) -> Result<bool> {
     let found = match owner::look(store).await {
         Err(e) if e.is(ErrorKind::NotFound) => {
             report.problem(OWNER_DIR, None, "the directory is missing");
-            return Ok(());
+            return Ok(false);
         }
         found => found?,
     };
@@ -124,7 +128,7 @@ async fn check_owner(store: &dyn Store, report: &mut Report) -> Result<()> {
         report.note(text);
     }
     if found.highest == 0 {
-        return Ok(());
+        return Ok(true);
     }
     match owner::read_owner(store, found.highest).await {
         Ok(owner) if owner.epoch != found.highest => {
@@ -146,7 +150,7 @@ async fn check_owner(store: &dyn Store, report: &mut Report) -> Result<()> {
         }
         Err(e) => return Err(e),
     }
-    Ok(())
+    Ok(found.released)
 }
 
 fn note_survey(survey: &Survey, report: &mut Report) {

@@ -18,6 +18,8 @@ pub(super) struct Job {
     pub row: Option<SegmentRow>,
     /// Whether all of the log could be replayed.
     pub log_is_good: bool,
+    /// Whether its last block may be hidden, because its writer has not closed it.
+    pub may_be_open: bool,
     pub origin: Origin,
     /// What files need of it.
     pub extents: Vec<(Ino, Extent)>,
@@ -48,16 +50,32 @@ impl Job {
         self.check_footer(&walk, report);
         self.check_frames(&walk, report);
         self.check_row(&walk, report);
+        let mut hidden = 0;
         for (ino, e) in &self.extents {
             match walk.verify(e) {
                 Ok(()) => {
                     report.extents += 1;
                     report.bytes += e.len as u64;
                 }
+                Err(_) if self.is_hidden(&walk, e) => hidden += 1,
                 Err(what) => checked.damaged.push((self.at(&walk, e, what), *ino)),
             }
         }
+        if hidden > 0 {
+            let path = &self.found.path;
+            report.note(format!(
+                "{path}: {hidden} extents are in a block that cannot be read until the next mount \
+                 has closed it; they were not checked"
+            ));
+        }
         Ok(checked)
+    }
+
+    fn is_hidden(&self, walk: &Walk, e: &Extent) -> bool {
+        let seen = walk.len.saturating_sub(HEADER_LEN as u64);
+        let base = self.row.as_ref().map(|r| r.base).or(walk.base);
+        let end = e.pos - base.unwrap_or(0).min(e.pos) + e.frame as u64;
+        self.may_be_open && walk.footer.is_none() && end > seen
     }
 
     fn at(&self, walk: &Walk, e: &Extent, what: String) -> Problem {
