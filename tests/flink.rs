@@ -6,6 +6,7 @@
 
 mod support;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use support::flink::{Checkpoints, Flink};
 use support::hdfs::Hdfs;
@@ -122,6 +123,12 @@ impl Story {
     }
 }
 
+/// One Flink is enough for the machine, and tests are run side by side.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn story(version: &str, mount: Mount) -> (Mount, u64) {
     let (mut mount, completed) = Story::new(version, mount).run();
     let files = packing::files_below(&mount.path());
@@ -134,6 +141,7 @@ fn story(version: &str, mount: Mount) -> (Mount, u64) {
 }
 
 fn on_a_local_store(version: &str) {
+    let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let url = format!("file://{}", dir.path().display());
     let (_mount, files) = story(version, Mount::new(&url));
@@ -142,6 +150,7 @@ fn on_a_local_store(version: &str) {
 }
 
 fn on_hdfs(version: &str) {
+    let _turn = turn();
     let hdfs = Hdfs::builder().datanodes(2).replication(2).start();
     let conf = hdfs.conf_dir();
     let arguments = ["--replication=2", "--hadoop-conf", conf.to_str().unwrap()];

@@ -119,7 +119,7 @@ type Spawned = std::io::Result<Child>;
 
 /// Starts a child that the kernel kills when this process ends. The kernel watches the *thread*
 /// that forked, so one that lives as long as the process does all the forking.
-fn spawn(mut command: Command) -> Spawned {
+pub fn spawn(mut command: Command) -> Spawned {
     static SPAWNER: OnceLock<Sender<(Command, Sender<Spawned>)>> = OnceLock::new();
     let parent = std::process::id();
     // SAFETY: prctl and getppid are async-signal-safe.

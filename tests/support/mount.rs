@@ -1,6 +1,7 @@
 //! Mounts the program that was just built, and cleans up whatever happens: at the end of a test,
 //! also of a failed one, no process and no mount is left.
 
+use super::daemon;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -113,12 +114,9 @@ impl Mount {
             .append(true)
             .open(self.dir().join("log"))
             .unwrap();
-        let mut child = self
-            .command()
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+        let mut command = self.command();
+        command.stdout(Stdio::piped()).stderr(log);
+        let mut child = daemon::spawn(command).unwrap();
         let output = child.stdout.take().unwrap();
         self.child = Some(child);
         let (send, receive) = mpsc::channel();
