@@ -691,5 +691,5 @@ async fn run(seed: u64) {
 
 #[test]
 fn whatever_is_damaged_a_rebuild_invents_nothing() {
-    seeds::each("rebuild", 300, |seed| async move { run(seed).await });
+    seeds::each("rebuild", 1000, |seed| async move { run(seed).await });
 }

@@ -137,7 +137,7 @@ fn command(words: &[&str], root: &str) -> (Option<i32>, String) {
 fn delete(root: &str, path: &str) {
     let options = ConnectOptions {
         hdfs: HdfsOptions {
-            conf_dir: Some(cluster().conf_dir().into()),
+            conf_dir: Some(cluster().conf_dir()),
             ..HdfsOptions::default()
         },
     };

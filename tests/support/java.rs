@@ -147,10 +147,10 @@ impl Running {
     pub fn last(&self, word: &str) -> Option<i64> {
         let text = self.text();
         let whole = &text[..text.rfind('\n')?];
-        let numbers = whole
+        let mut numbers = whole
             .lines()
             .filter_map(|l| l.strip_prefix(word)?.trim().parse().ok());
-        numbers.last()
+        numbers.next_back()
     }
 
     /// Waits until the last number after a word is at least `n`.
