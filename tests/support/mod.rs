@@ -1,6 +1,7 @@
 //! Shared by the integration tests: `mod support;`.
 #![allow(dead_code)]
 
+pub mod calls;
 pub mod daemon;
 pub mod differential;
 pub mod fetch;
@@ -11,5 +12,6 @@ pub mod java;
 pub mod mount;
 pub mod packing;
 pub mod ports;
+pub mod posix;
 pub mod scratch;
 pub mod store_suite;
