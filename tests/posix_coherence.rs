@@ -50,10 +50,7 @@ fn a_direct_writer_and_cached_readers_agree() {
     fs::write(&path, [0; 16384]).unwrap();
     let cached = File::open(&path).unwrap();
     let mut mapped = Map::of(&options().open(&path).unwrap(), 16384);
-    let direct = options()
-        .custom_flags(libc::O_DIRECT)
-        .open(&path)
-        .unwrap();
+    let direct = options().custom_flags(libc::O_DIRECT).open(&path).unwrap();
     for n in 1..200u8 {
         let offset = (n % 4) as u64 * 4096;
         let page = Page([n; 4096]);
@@ -95,7 +92,10 @@ fn a_mapping_written_after_close_is_kept() {
     }
     mount.crash_after(Duration::from_secs(3));
     for name in ["released", "aged"] {
-        assert!(fs::read(mount.at(name)).unwrap() == [b'm'; 10_000], "{name}");
+        assert!(
+            fs::read(mount.at(name)).unwrap() == [b'm'; 10_000],
+            "{name}"
+        );
     }
     mount.finish();
 }
@@ -182,7 +182,8 @@ fn unlinked_and_replaced_files_live_until_closed() {
     let mut found = vec![0; 6 << 20];
     old.read_exact_at(&mut found, 0).unwrap();
     assert!(found[..3] == *b"old" && found[3..(5 << 20) + 3].iter().all(|b| *b == 7));
-    old.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+    old.set_permissions(fs::Permissions::from_mode(0o600))
+        .unwrap();
     assert_eq!(old.metadata().unwrap().mode() & 0o777, 0o600);
     // It cannot get a name again.
     let link = format!("/proc/self/fd/{}", old.as_raw_fd());
@@ -192,7 +193,10 @@ fn unlinked_and_replaced_files_live_until_closed() {
     let follow = libc::AT_SYMLINK_FOLLOW;
     let linked = unsafe { libc::linkat(cwd, from.as_ptr(), cwd, target.as_ptr(), follow) };
     assert_eq!(linked, -1);
-    assert_eq!(errno::<()>(Err(std::io::Error::last_os_error())), libc::ENOENT);
+    assert_eq!(
+        errno::<()>(Err(std::io::Error::last_os_error())),
+        libc::ENOENT
+    );
     mount.finish();
 }
 
@@ -249,11 +253,21 @@ time.sleep(60)
         .spawn()
         .unwrap();
     let mut line = [0; 6];
-    other.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+    other
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut line)
+        .unwrap();
     for command in [libc::F_SETLK, libc::F_OFD_SETLK] {
         assert_eq!(lock(&holder, command, 0, 5), None);
         let refused = lock(&holder, command, 0, 6);
-        assert!(matches!(refused, Some(libc::EAGAIN | libc::EACCES)), "{refused:?}");
+        assert!(
+            matches!(refused, Some(libc::EAGAIN | libc::EACCES)),
+            "{refused:?}"
+        );
+        // A lock of a process and one of a description conflict even within one process.
+        assert_eq!(unlock(&holder, command), None);
     }
     other.kill().unwrap();
     other.wait().unwrap();
@@ -266,8 +280,16 @@ time.sleep(60)
 }
 
 fn lock(file: &File, command: i32, start: i64, len: i64) -> Option<i32> {
+    set_lock(file, command, libc::F_WRLCK, start, len)
+}
+
+fn unlock(file: &File, command: i32) -> Option<i32> {
+    set_lock(file, command, libc::F_UNLCK, 0, 0)
+}
+
+fn set_lock(file: &File, command: i32, kind: i32, start: i64, len: i64) -> Option<i32> {
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as _;
+    lock.l_type = kind as _;
     lock.l_whence = libc::SEEK_SET as _;
     lock.l_start = start;
     lock.l_len = len;
@@ -305,9 +327,8 @@ fn sendfile_and_splice() {
     let (mut sent, mut offset) = (0, 0);
     while sent < bytes.len() {
         let left = bytes.len() - sent;
-        sent += ok(unsafe {
-            libc::sendfile(to.as_raw_fd(), from.as_raw_fd(), &mut offset, left)
-        }) as usize;
+        sent += ok(unsafe { libc::sendfile(to.as_raw_fd(), from.as_raw_fd(), &mut offset, left) })
+            as usize;
     }
     assert!(fs::read(mount.at("sent")).unwrap() == bytes);
 

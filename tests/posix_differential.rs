@@ -75,7 +75,10 @@ fn several_processes() {
             child.args(["--exact", "worker", "--ignored", "--nocapture"]);
             child.env("STOWFS_WORKER_SEED", seed.to_string());
             child.env("STOWFS_WORKER_USER", user.to_string());
-            child.env("STOWFS_WORKER_ROOTS", format!("{}:{}", disk.display(), mounted.display()));
+            child.env(
+                "STOWFS_WORKER_ROOTS",
+                format!("{}:{}", disk.display(), mounted.display()),
+            );
             std::thread::spawn(move || run(&mut child))
         })
         .collect();
@@ -99,7 +102,10 @@ fn worker() {
         let id = 65534;
         // The system call, not glibc's function: this thread alone changes its user.
         unsafe {
-            assert_eq!(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()), 0);
+            assert_eq!(
+                libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()),
+                0
+            );
             assert_eq!(libc::syscall(libc::SYS_setresgid, id, id, id), 0);
             assert_eq!(libc::syscall(libc::SYS_setresuid, id, id, id), 0);
         }

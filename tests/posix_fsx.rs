@@ -161,14 +161,18 @@ impl Exerciser {
                 self.put(off, &bytes);
             }
             20..35 => {
-                let Some((off, len)) = self.inside() else { return };
+                let Some((off, len)) = self.inside() else {
+                    return;
+                };
                 note(self, format!("read {off} {len}"));
                 let mut bytes = vec![0; len];
                 self.file.read_exact_at(&mut bytes, off).unwrap();
                 assert!(bytes == self.model[off as usize..off as usize + len]);
             }
             35..50 => {
-                let Some((off, len)) = self.inside() else { return };
+                let Some((off, len)) = self.inside() else {
+                    return;
+                };
                 let sync = self.random.random_bool(0.3);
                 note(self, format!("mapwrite {off} {len} msync={sync}"));
                 let bytes = self.bytes(len);
@@ -176,7 +180,9 @@ impl Exerciser {
                 self.put(off, &bytes);
             }
             50..58 => {
-                let Some((off, len)) = self.inside() else { return };
+                let Some((off, len)) = self.inside() else {
+                    return;
+                };
                 note(self, format!("mapread {off} {len}"));
                 let mut found = Vec::new();
                 self.map(off, len, |place| found = place.to_vec(), false);
@@ -191,7 +197,11 @@ impl Exerciser {
             66..72 => {
                 let (off, len) = self.place();
                 note(self, format!("punch {off} {len}"));
-                self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, off, len);
+                self.fallocate(
+                    libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                    off,
+                    len,
+                );
                 self.zero(off, len, true);
             }
             72..78 => {
@@ -244,7 +254,10 @@ impl Exerciser {
             let null = std::ptr::null_mut();
             let at = libc::mmap(null, whole, protection, libc::MAP_SHARED, fd, start);
             assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-            work(std::slice::from_raw_parts_mut(at.cast::<u8>().add(lead), len));
+            work(std::slice::from_raw_parts_mut(
+                at.cast::<u8>().add(lead),
+                len,
+            ));
             if sync {
                 ok(libc::msync(at, whole, libc::MS_SYNC));
             }
@@ -253,7 +266,9 @@ impl Exerciser {
     }
 
     fn copy_within(&mut self) {
-        let Some((from, len)) = self.inside() else { return };
+        let Some((from, len)) = self.inside() else {
+            return;
+        };
         let (to, _) = self.place();
         if from.abs_diff(to) < len as u64 {
             return;

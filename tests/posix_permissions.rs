@@ -26,20 +26,30 @@ fn as_user(mount: &LocalMount, user: &str, groups: &str, line: &str) -> bool {
         "" => command.arg("--clear-groups"),
         groups => command.args(["--groups", groups]),
     };
-    output(command.args(["bash", "-c", line]).current_dir(mount.path())).status.success()
+    output(command.args(["bash", "-c", line]).current_dir(mount.path()))
+        .status
+        .success()
 }
 
 #[test]
 fn the_kernel_checks_modes_owners_and_groups() {
     let mount = open_to_all("allow_other,suid");
     let path = mount.path();
-    shell(&path, "echo x >f && chmod 640 f && chgrp daemon f && chmod 755 .");
+    shell(
+        &path,
+        "echo x >f && chmod 640 f && chgrp daemon f && chmod 755 .",
+    );
     assert!(!as_user(&mount, "nobody", "", "cat f"));
     assert!(as_user(&mount, "nobody", "daemon", "cat f"));
     assert!(!as_user(&mount, "nobody", "daemon", "echo y >>f"));
     assert!(!as_user(&mount, "nobody", "daemon", "touch new"));
     shell(&path, "mkdir d && chown nobody d && chmod 700 d");
-    assert!(as_user(&mount, "nobody", "", "umask 027; echo x >d/f && mkdir d/e"));
+    assert!(as_user(
+        &mount,
+        "nobody",
+        "",
+        "umask 027; echo x >d/f && mkdir d/e"
+    ));
     let owner = path.join("d").metadata().unwrap().uid();
     let made = path.join("d/f").metadata().unwrap();
     assert_eq!((made.uid(), made.mode() & 0o7777), (owner, 0o640));
@@ -57,7 +67,14 @@ fn without_allow_other_nobody_else_enters() {
     shell(&mount.path(), "echo x >f && chmod 666 f && chmod 777 .");
     let path = mount.at("f");
     let mut cat = Command::new("setpriv");
-    cat.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "cat"]);
+    cat.args([
+        "--reuid",
+        "nobody",
+        "--regid",
+        "nogroup",
+        "--clear-groups",
+        "cat",
+    ]);
     let output = output(cat.arg(&path));
     assert!(!output.status.success());
     mount.finish();
@@ -97,7 +114,12 @@ fn set_user_id_bits_go_with_writes_and_changes_of_owner() {
     assert!(as_user(&mount, "daemon", "", "echo x >>f"));
     assert_eq!(mode(), 0o2767);
     reset();
-    File::options().append(true).open(&path).unwrap().write_all(b"x").unwrap();
+    File::options()
+        .append(true)
+        .open(&path)
+        .unwrap()
+        .write_all(b"x")
+        .unwrap();
     assert_eq!(mode(), 0o6777, "root keeps them");
     mount.finish();
 }
@@ -109,7 +131,12 @@ fn file_capabilities_go_with_writes() {
     let path = mount.at("f");
     // cap_net_raw=ep, version 2.
     let value: [u8; 20] = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    for line in ["echo x >>f", "truncate -s 1 f", "chown daemon f", "fallocate -l 90000 f"] {
+    for line in [
+        "echo x >>f",
+        "truncate -s 1 f",
+        "chown daemon f",
+        "fallocate -l 90000 f",
+    ] {
         fs::write(&path, "content").unwrap();
         set(&path, "security.capability", &value, 0).unwrap();
         assert_eq!(get(&path, "security.capability").unwrap(), value);
@@ -158,8 +185,14 @@ fn extended_attributes() {
         set(path, "user.long", &long, 0).unwrap();
         set(path, "trusted.t", b"\0\xff", 0).unwrap();
         set(path, "security.s", b"label", 0).unwrap();
-        assert_eq!(errno(set(path, "user.a", b"2", libc::XATTR_CREATE)), libc::EEXIST);
-        assert_eq!(errno(set(path, "user.b", b"2", libc::XATTR_REPLACE)), libc::ENODATA);
+        assert_eq!(
+            errno(set(path, "user.a", b"2", libc::XATTR_CREATE)),
+            libc::EEXIST
+        );
+        assert_eq!(
+            errno(set(path, "user.b", b"2", libc::XATTR_REPLACE)),
+            libc::ENODATA
+        );
         set(path, "user.a", b"2", libc::XATTR_REPLACE).unwrap();
         assert_eq!(errno(remove(path, "user.b")), libc::ENODATA);
         assert_eq!(errno(get(path, "user.b")), libc::ENODATA);
@@ -169,9 +202,11 @@ fn extended_attributes() {
         set(path, &name, b"v", 0).unwrap();
         assert_eq!(errno(set(path, &format!("{name}n"), b"v", 0)), libc::ERANGE);
         remove(path, &name).unwrap();
-        for name in ["system.posix_acl_access", "system.foo", "other.foo"] {
-            assert_eq!(errno(set(path, name, b"\x02\0\0\0", 0)), libc::EOPNOTSUPP, "{name}");
+        for name in ["system.foo", "other.foo", "foo"] {
+            assert_eq!(errno(set(path, name, b"", 0)), libc::EOPNOTSUPP, "{name}");
+            assert_eq!(errno(get(path, name)), libc::EOPNOTSUPP, "{name}");
         }
+        assert_eq!(errno(set(path, "user.", b"", 0)), libc::EINVAL);
     }
     // The kernel: no user attributes on a symbolic link.
     assert_eq!(errno(set(&link, "user.a", b"1", 0)), libc::EPERM);
@@ -180,7 +215,10 @@ fn extended_attributes() {
     assert!(get(&mount.at("f"), "user.long").unwrap() == long);
     assert_eq!(get(&mount.at("d"), "trusted.t").unwrap(), b"\0\xff");
     assert_eq!(get(&mount.at("f"), "user.empty").unwrap(), b"");
-    let list = shell(&mount.path(), "getfattr -d -m - f | grep -c =; getfattr -d f | grep -c user");
+    let list = shell(
+        &mount.path(),
+        "getfattr -d -m - f | grep -c =; getfattr -d f | grep -c user",
+    );
     assert_eq!(list, "5\n3\n");
     // A small buffer, and asking for the length.
     let (path, name) = (c_path(&mount.at("f")), c"user.a");
@@ -188,7 +226,10 @@ fn extended_attributes() {
     ok(unsafe { libc::getxattr(path.as_ptr(), c"user.long".as_ptr(), none, 0) } - 65536);
     let mut byte = [0u8; 1];
     let at = byte.as_mut_ptr().cast();
-    assert_eq!(unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), at, 1) }, 1);
+    assert_eq!(
+        unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), at, 1) },
+        1
+    );
     let short = check(unsafe { libc::getxattr(path.as_ptr(), c"user.long".as_ptr(), at, 1) });
     assert_eq!(errno(short), libc::ERANGE);
     let short = check(unsafe { libc::listxattr(path.as_ptr(), byte.as_mut_ptr().cast(), 1) });
@@ -208,7 +249,10 @@ fn acls_are_refused_clearly() {
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(text.contains("not supported"), "{text}");
     run(Command::new("getfacl").arg("-c").arg(mount.at("f")));
-    run(Command::new("cp").arg("-a").arg(mount.at("f")).arg(mount.at("g")));
+    run(Command::new("cp")
+        .arg("-a")
+        .arg(mount.at("f"))
+        .arg(mount.at("g")));
     mount.finish();
 }
 
@@ -230,8 +274,16 @@ fn squashed_owners() {
     let mount = open_to_all("allow_other,uid=65534,gid=65534,umask=077");
     shell(&mount.path(), "echo x >f; mkdir d");
     let meta = mount.at("f").metadata().unwrap();
-    assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (65534, 65534, 0o700));
-    assert!(as_user(&mount, "nobody", "", "cat f && echo y >d/g && chmod 777 f"));
+    assert_eq!(
+        (meta.uid(), meta.gid(), meta.mode() & 0o7777),
+        (65534, 65534, 0o700)
+    );
+    assert!(as_user(
+        &mount,
+        "nobody",
+        "",
+        "cat f && echo y >d/g && chmod 777 f"
+    ));
     assert!(!as_user(&mount, "daemon", "", "cat f"));
     assert_eq!(errno(chown(mount.at("f"), Some(2), None)), libc::EPERM);
     chown(mount.at("f"), Some(65534), None).unwrap();

@@ -50,7 +50,10 @@ fn pjdfstest_has_no_failure() {
         let all = || format!("{text}\n{}", String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{}", all());
         let summary = text.lines().find(|l| l.starts_with("Summary:"));
-        println!("pjdfstest {cases}: {}", summary.unwrap_or_else(|| panic!("{}", all())));
+        println!(
+            "pjdfstest {cases}: {}",
+            summary.unwrap_or_else(|| panic!("{}", all()))
+        );
         let passed = text.lines().filter(|l| l.ends_with(" ok")).count();
         assert!(passed >= at_least, "{}", all());
     }
@@ -60,9 +63,16 @@ fn pjdfstest_has_no_failure() {
 /// What fio does in one job.
 fn fio(folder: &Path, engine: &str, pattern: &str, direct: bool, jobs: u32) -> Command {
     let size = scale("4m", "64m");
-    let block = if pattern.starts_with("rand") { "4k" } else { "128k" };
+    let block = if pattern.starts_with("rand") {
+        "4k"
+    } else {
+        "128k"
+    };
     let name = format!("{engine}-{pattern}-{direct}-{jobs}");
-    let mut fio = command("fio", &["--verify=crc32c", "--verify_fatal=1", "--fsync=64"]);
+    let mut fio = command(
+        "fio",
+        &["--verify=crc32c", "--verify_fatal=1", "--fsync=64"],
+    );
     fio.arg(format!("--name={name}"))
         .arg(format!("--directory={}", folder.display()))
         .arg(format!("--ioengine={engine}"))

@@ -7,6 +7,7 @@ use super::{Fs, attr_of};
 use crate::base::{Ino, Timestamp};
 use crate::format::{Attr, Row};
 use crate::index::Index;
+use crate::volume::Change;
 
 /// The largest size: the kernel's offsets are signed.
 pub(super) const MAX_SIZE: u64 = i64::MAX as u64;
@@ -24,6 +25,25 @@ pub(super) fn without_suid(mode: u32) -> u32 {
     let group_exec = mode & libc::S_IXGRP != 0;
     let gone = libc::S_ISUID | if group_exec { libc::S_ISGID } else { 0 };
     mode & !gone
+}
+
+/// The xattr with the capabilities that a program gets.
+const CAPABILITY: &[u8] = b"security.capability";
+
+pub(super) fn has_capability(index: &Index, ino: Ino) -> bool {
+    index.xattr(ino, CAPABILITY).is_some()
+}
+
+/// Whoever changes a file's content or owner, its capabilities go. With HANDLE_KILLPRIV_V2 the
+/// kernel leaves this to us.
+pub(super) fn drop_capability(index: &Index, change: &mut Change, ino: Ino) {
+    if has_capability(index, ino) {
+        change.row(Row::Xattr {
+            ino,
+            name: CAPABILITY.to_vec(),
+            value: None,
+        });
+    }
 }
 
 fn committed_stat(index: &Index, ino: Ino) -> Option<Stat> {
@@ -68,24 +88,14 @@ impl Fs {
             self.truncate(caller, ino, &set, now).await?;
         } else if let Some(node) = self.table.node(ino) {
             let mut state = node.state.lock();
-            let (_, pos) = self.change(|index, change| {
-                let mut attr = attr_of(index, ino)?;
-                apply(&mut attr, &set, now);
-                change.row(Row::Inode { ino, attr });
-                Ok(())
-            })?;
+            let (_, pos) = self.change(|index, change| restate(index, change, ino, &set, now))?;
             state.pos = state.pos.max(pos);
             if set.mtime.is_some() {
                 // The explicit time stands, though bytes that were written before come later.
                 state.written = None;
             }
         } else {
-            self.change(|index, change| {
-                let mut attr = attr_of(index, ino)?;
-                apply(&mut attr, &set, now);
-                change.row(Row::Inode { ino, attr });
-                Ok(())
-            })?;
+            self.change(|index, change| restate(index, change, ino, &set, now))?;
         }
         self.stat(ino)
     }
@@ -119,9 +129,7 @@ impl Fs {
             }
             edit.attr.size = size;
             edit.attr.mtime = now;
-            if caller.uid != 0 {
-                edit.attr.mode = without_suid(edit.attr.mode);
-            }
+            edit.drop_privileges(caller);
             apply(&mut edit.attr, set, now);
             Ok(())
         })?;
@@ -143,6 +151,23 @@ impl Fs {
             frsize: FS_BLOCK as u32,
         })
     }
+}
+
+/// Everything but a new size.
+fn restate(
+    index: &Index,
+    change: &mut Change,
+    ino: Ino,
+    set: &SetAttr,
+    now: Timestamp,
+) -> Result<()> {
+    let mut attr = attr_of(index, ino)?;
+    apply(&mut attr, set, now);
+    change.row(Row::Inode { ino, attr });
+    if set.uid.is_some() || set.gid.is_some() {
+        drop_capability(index, change, ino);
+    }
+    Ok(())
 }
 
 fn apply(attr: &mut Attr, set: &SetAttr, now: Timestamp) {

@@ -4,8 +4,10 @@
 //! Rows carry committed sizes only. Whatever else changes a file's content (truncate, punch,
 //! clone) goes into the same change as the bytes written before it.
 
+use super::attr::{drop_capability, without_suid};
 use super::errno::{Errno, Result};
 use super::node::{Node, State};
+use super::types::Caller;
 use super::{Fs, attr_of};
 use crate::base::{Ino, Pos};
 use crate::format::{Attr, DataFrame, Extent, Row};
@@ -52,6 +54,14 @@ impl Edit<'_> {
             len,
             extents,
         });
+    }
+
+    /// What a change of content takes from a program file. Root keeps set-user-id bits.
+    pub fn drop_privileges(&mut self, caller: Caller) {
+        if caller.uid != 0 {
+            self.attr.mode = without_suid(self.attr.mode);
+        }
+        drop_capability(self.index, self.change, self.ino);
     }
 
     fn data(&mut self, frame: DataFrame) {

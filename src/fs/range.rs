@@ -1,6 +1,6 @@
 //! Operations on a range of a file: fallocate, lseek for data and holes, copy_file_range.
 
-use super::attr::{MAX_SIZE, without_suid};
+use super::attr::MAX_SIZE;
 use super::errno::{Errno, Result};
 use super::node::State;
 use super::types::{Caller, Fh};
@@ -67,9 +67,7 @@ impl Fs {
                 edit.attr.mtime = now;
             }
             edit.attr.ctime = now;
-            if caller.uid != 0 {
-                edit.attr.mode = without_suid(edit.attr.mode);
-            }
+            edit.drop_privileges(caller);
             Ok(())
         })
     }
@@ -155,9 +153,7 @@ impl Fs {
             edit.attr.size = edit.attr.size.max(off_out + len);
             edit.attr.mtime = now;
             edit.attr.ctime = now;
-            if caller.uid != 0 {
-                edit.attr.mode = without_suid(edit.attr.mode);
-            }
+            edit.drop_privileges(caller);
             Ok(len)
         })
     }

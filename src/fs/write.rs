@@ -1,6 +1,6 @@
 //! write(2), and moving the bytes of long files to a lane while they are being written.
 
-use super::attr::{MAX_SIZE, without_suid};
+use super::attr::{MAX_SIZE, drop_capability, has_capability, without_suid};
 use super::background::CACHED_AGE;
 use super::commit::stick;
 use super::errno::{Errno, Result};
@@ -72,12 +72,15 @@ impl Fs {
     ) -> Result<bool> {
         let (ino, end) = (pin.ino, off + data.len() as u64);
         let mut state = pin.state.lock();
-        let attr = self.volume.read(|index| attr_of(index, ino))?;
+        let (attr, capable) = self
+            .volume
+            .read(|index| Ok::<_, Errno>((attr_of(index, ino)?, has_capability(index, ino))))?;
         if !attr.is_file() {
             return Err(Errno::EINVAL);
         }
-        if mode.kill_suid && without_suid(attr.mode) != attr.mode {
-            self.kill_suid(&mut state, ino)?;
+        let kill_suid = mode.kill_suid && without_suid(attr.mode) != attr.mode;
+        if kill_suid || capable {
+            self.drop_privileges(&mut state, ino, kill_suid)?;
         }
         let size = state.size.unwrap_or(attr.size);
         state.dirty.write(off, data);
@@ -104,11 +107,14 @@ impl Fs {
         Ok(state.dirty.bytes() as u64 > config.small_file || state.dirty.count() > MANY_RUNS)
     }
 
-    fn kill_suid(&self, state: &mut State, ino: Ino) -> Result<()> {
+    fn drop_privileges(&self, state: &mut State, ino: Ino, kill_suid: bool) -> Result<()> {
         let now = self.volume.now();
         let (_, pos) = self.change(|index, change| {
             let mut attr = attr_of(index, ino)?;
-            attr.mode = without_suid(attr.mode);
+            drop_capability(index, change, ino);
+            if kill_suid {
+                attr.mode = without_suid(attr.mode);
+            }
             attr.ctime = now;
             change.row(Row::Inode { ino, attr });
             Ok(())

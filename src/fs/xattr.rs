@@ -18,6 +18,17 @@ const MAX_NAME: usize = 255;
 const MAX_VALUE: usize = 64 * 1024;
 const MAX_LIST: usize = 64 * 1024;
 
+/// The namespaces that there are. `system.` has POSIX ACLs: the kernel would have to enforce them,
+/// and it was told that we have none.
+fn check_namespace(name: &[u8]) -> Result<()> {
+    let namespaces = [&b"user."[..], b"trusted.", b"security."];
+    match namespaces.iter().find(|n| name.starts_with(n)) {
+        Some(namespace) if name.len() == namespace.len() => Err(Errno::EINVAL),
+        Some(_) => Ok(()),
+        None => Err(Errno::EOPNOTSUPP),
+    }
+}
+
 impl Fs {
     pub async fn setxattr(
         &self,
@@ -44,10 +55,7 @@ impl Fs {
         if name == EXTENTS {
             return Err(Errno::EPERM);
         }
-        // POSIX ACLs: the kernel would have to enforce them, and it was told that we have none.
-        if name.starts_with(b"system.") {
-            return Err(Errno::EOPNOTSUPP);
-        }
+        check_namespace(name)?;
         let now = self.volume.now();
         let (_, pos) = self.change(|index, change| {
             let mut attr = attr_of(index, ino)?;
@@ -76,9 +84,7 @@ impl Fs {
     }
 
     pub async fn getxattr(&self, ino: Ino, name: Bytes) -> Result<Bytes> {
-        if name.starts_with(b"system.") {
-            return Err(Errno::EOPNOTSUPP);
-        }
+        check_namespace(&name)?;
         self.volume.read(|index| {
             let attr = attr_of(index, ino)?;
             if name == EXTENTS && attr.is_file() {

@@ -108,7 +108,11 @@ impl Twins {
     fn choose(&mut self) -> Call {
         let r = &mut self.random;
         let n = self.paths.len();
-        let (p, q, f) = (r.random_range(0..n), r.random_range(0..n), r.random_range(0..SLOTS));
+        let (p, q, f) = (
+            r.random_range(0..n),
+            r.random_range(0..n),
+            r.random_range(0..SLOTS),
+        );
         let len = match r.random_range(0..3) {
             0 => r.random_range(0..10),
             1 => r.random_range(0..5000),
@@ -121,7 +125,10 @@ impl Twins {
         };
         match r.random_range(0..34) {
             0 | 1 => Call::Mkdir(p, mode),
-            2 => Call::Mknod(p, [libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK, 0][len % 4] | mode),
+            2 => Call::Mknod(
+                p,
+                [libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK, 0][len % 4] | mode,
+            ),
             3 => Call::Symlink(p, q),
             4 => Call::Link(p, q, [0, libc::AT_SYMLINK_FOLLOW][len % 2]),
             5 => Call::Unlink(p),
@@ -186,7 +193,8 @@ impl Twins {
         let before = [0, 1].map(|side| self.times(side, &touched));
         let outcomes = [0, 1].map(|side| self.make(side, &call));
         let after = [0, 1].map(|side| self.times(side, &touched));
-        self.history.push(format!("{call:?} = {:?}", brief(&outcomes[1])));
+        self.history
+            .push(format!("{call:?} = {:?}", brief(&outcomes[1])));
         let changed = [0, 1].map(|s| changes(&before[s], &after[s]));
         if outcomes[0] != outcomes[1] || changed[0] != changed[1] {
             let names: Vec<_> = touched.iter().map(|p| &self.paths[*p]).collect();
@@ -210,7 +218,8 @@ impl Twins {
             Call::Link(p, q, _) | Call::Rename(p, q, _) => vec![p, q],
             Call::Unlink(p) | Call::Rmdir(p) | Call::Open(p, ..) | Call::Chmod(p, _) => vec![p],
             Call::Chown(p, ..) | Call::Truncate(p, _) | Call::SetTimes(p, ..) => vec![p],
-            Call::SetXattr(p, ..) | Call::RemoveXattr(p, _) => vec![p],
+            // Not SetXattr: ext4 keeps the time when the value is the same.
+            Call::RemoveXattr(p, _) => vec![p],
             _ => vec![],
         };
         for p in all.clone() {
@@ -251,14 +260,22 @@ impl Twins {
                     let target = Path::new(&up).join(&self.paths[q]);
                     done(libc::symlink(c_path(&target).as_ptr(), at(p).as_ptr()))
                 }
-                Call::Link(p, q, flags) => {
-                    done(libc::linkat(cwd, at(p).as_ptr(), cwd, at(q).as_ptr(), flags))
-                }
+                Call::Link(p, q, flags) => done(libc::linkat(
+                    cwd,
+                    at(p).as_ptr(),
+                    cwd,
+                    at(q).as_ptr(),
+                    flags,
+                )),
                 Call::Unlink(p) => done(libc::unlink(at(p).as_ptr())),
                 Call::Rmdir(p) => done(libc::rmdir(at(p).as_ptr())),
-                Call::Rename(p, q, flags) => {
-                    done(libc::renameat2(cwd, at(p).as_ptr(), cwd, at(q).as_ptr(), flags))
-                }
+                Call::Rename(p, q, flags) => done(libc::renameat2(
+                    cwd,
+                    at(p).as_ptr(),
+                    cwd,
+                    at(q).as_ptr(),
+                    flags,
+                )),
                 Call::Open(p, flags, mode) => {
                     let flags = flags | libc::O_NONBLOCK | libc::O_CLOEXEC;
                     let opened = libc::open(at(p).as_ptr(), flags, mode & 0o777);
@@ -291,7 +308,13 @@ impl Twins {
                 Call::SetXattr(p, n, len, flags) => {
                     let (name, bytes) = (attribute(n), vec![n; len]);
                     let value = bytes.as_ptr().cast();
-                    done(libc::lsetxattr(at(p).as_ptr(), name.as_ptr(), value, len, flags))
+                    done(libc::lsetxattr(
+                        at(p).as_ptr(),
+                        name.as_ptr(),
+                        value,
+                        len,
+                        flags,
+                    ))
                 }
                 Call::GetXattr(p, n) => {
                     let (name, mut bytes) = (attribute(n), vec![0u8; 400]);
@@ -346,9 +369,7 @@ impl Twins {
                     }
                 }
                 Call::Ftruncate(f, len) => done(libc::ftruncate(fd(f), len)),
-                Call::Fallocate(f, mode, at, len) => {
-                    done(libc::fallocate(fd(f), mode, at, len))
-                }
+                Call::Fallocate(f, mode, at, len) => done(libc::fallocate(fd(f), mode, at, len)),
                 Call::Fsync(f) => done(libc::fsync(fd(f))),
                 Call::Fstat(f) => {
                     let mut s = std::mem::zeroed();
@@ -422,7 +443,10 @@ fn is_file(fd: i32) -> bool {
 fn shown(s: &libc::stat) -> String {
     let is_dir = s.st_mode & libc::S_IFMT == libc::S_IFDIR;
     let size = if is_dir { 0 } else { s.st_size };
-    format!("{:o} {} {} {} {size}", s.st_mode, s.st_nlink, s.st_uid, s.st_gid)
+    format!(
+        "{:o} {} {} {} {size}",
+        s.st_mode, s.st_nlink, s.st_uid, s.st_gid
+    )
 }
 
 fn list(dir: &Path) -> std::io::Result<Vec<OsString>> {
@@ -465,7 +489,10 @@ fn tree(root: &Path) -> Vec<String> {
         let room = xattrs.as_mut_ptr().cast();
         let len = unsafe { libc::llistxattr(c_path(&full).as_ptr(), room, 4000) };
         let listed = xattrs.get(..len.max(0) as usize).unwrap_or_default();
-        let mut names: Vec<_> = listed.split(|b| *b == 0).map(String::from_utf8_lossy).collect();
+        let mut names: Vec<_> = listed
+            .split(|b| *b == 0)
+            .map(String::from_utf8_lossy)
+            .collect();
         names.sort();
         found.push(format!("{path:?} {} {content} {names:?}", shown(&s)));
     }

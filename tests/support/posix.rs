@@ -2,6 +2,7 @@
 //!
 //! `STOWFS_LONG=1` (see tests/long.sh) makes these tests as large as the issue asks for.
 
+use super::fetch;
 use super::mount::Mount;
 use std::ffi::OsStr;
 use std::ops::{Deref, DerefMut};
@@ -49,14 +50,17 @@ impl LocalMount {
         self.mount.remount();
     }
 
+    /// Files may be open; they are of no use afterwards.
     pub fn cycle(&mut self) {
-        assert_eq!(self.mount.umount().code(), Some(0), "{}", self.mount.log());
+        let status = self.mount.terminate();
+        assert_eq!(status.code(), Some(0), "{}", self.mount.log());
         self.mount.remount();
     }
 
     /// Unmounts; nothing may have gone wrong inside.
     pub fn finish(mut self) {
-        assert_eq!(self.mount.umount().code(), Some(0), "{}", self.mount.log());
+        let status = self.mount.terminate();
+        assert_eq!(status.code(), Some(0), "{}", self.mount.log());
         assert_sound(&self.mount);
     }
 }
@@ -117,15 +121,7 @@ pub fn shell(folder: &Path, line: &str) -> String {
 pub fn tool(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
-        let cache = match std::env::var_os("STOWFS_TEST_CACHE") {
-            Some(dir) => PathBuf::from(dir),
-            None => Path::new(env!("CARGO_TARGET_TMPDIR")).join("../test-cache"),
-        };
-        let folder = cache.join("posix");
-        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support");
-        let script = here.join("fetch-posix-tools.sh");
-        run(&mut command(script, &[folder.as_os_str()]));
-        folder
+        fetch::jars("fetch-posix-tools.sh", &[], "posix").unwrap_or_else(|e| panic!("{e}"))
     });
     folder.join("bin").join(name)
 }
