@@ -6,7 +6,7 @@ cd "$(dirname "$0")" || exit 1
 . scripts/need.sh
 
 need cc=build-essential fusermount3=fuse3 git=git javac=default-jdk-headless mvn=maven fio=fio \
-    strace=strace sqlite3=sqlite3 setfattr=attr setfacl=acl flock=util-linux
+    strace=strace sqlite3=sqlite3 setfattr=attr setfacl=acl flock=util-linux rsync=rsync
 need_rust
 need_fuse
 cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt || exit 1

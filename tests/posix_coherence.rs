@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use support::posix::{LocalMount, c_path, command, errno, ok, output, run, scale};
+use support::posix::{TestMount, c_path, command, errno, ok, output, run, scale};
 
 fn options() -> OpenOptions {
     let mut options = File::options();
@@ -45,7 +45,7 @@ struct Page([u8; 4096]);
 
 #[test]
 fn a_direct_writer_and_cached_readers_agree() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let path = mount.at("f");
     fs::write(&path, [0; 16384]).unwrap();
     let cached = File::open(&path).unwrap();
@@ -77,7 +77,7 @@ fn a_direct_writer_and_cached_readers_agree() {
 /// No FLUSH follows what the kernel writes back after the close.
 #[test]
 fn a_mapping_written_after_close_is_kept() {
-    let mut mount = LocalMount::new();
+    let mut mount = TestMount::new();
     for (name, wait) in [("released", false), ("aged", true)] {
         let file = options().open(mount.at(name)).unwrap();
         file.set_len(10_000).unwrap();
@@ -104,7 +104,7 @@ trait CrashAfter {
     fn crash_after(&mut self, pause: Duration);
 }
 
-impl CrashAfter for LocalMount {
+impl CrashAfter for TestMount {
     fn crash_after(&mut self, pause: Duration) {
         std::thread::sleep(pause);
         self.crash();
@@ -113,7 +113,7 @@ impl CrashAfter for LocalMount {
 
 #[test]
 fn appends_of_several_processes_lose_nothing() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let path = mount.at("log");
     let (writers, lines) = (6, scale(200, 3000));
     let script = "for ((n = 0; n < $3; n++)); do echo \"$2 $n line\" >>\"$1\"; done";
@@ -141,7 +141,7 @@ fn appends_of_several_processes_lose_nothing() {
 
 #[test]
 fn truncating_under_readers() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let path = mount.at("f");
     fs::write(&path, vec![b'a'; 100_000]).unwrap();
     let mut reader = File::open(&path).unwrap();
@@ -163,7 +163,7 @@ fn truncating_under_readers() {
 
 #[test]
 fn unlinked_and_replaced_files_live_until_closed() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let (a, b) = (mount.at("a"), mount.at("b"));
     fs::write(&a, "old").unwrap();
     let old = options().open(&a).unwrap();
@@ -202,7 +202,7 @@ fn unlinked_and_replaced_files_live_until_closed() {
 
 #[test]
 fn hard_links_share_count_and_change_time() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let names: Vec<_> = (0..20).map(|n| mount.at(&format!("n{n}"))).collect();
     fs::write(&names[0], "x").unwrap();
     let mut before = names[0].metadata().unwrap();
@@ -228,7 +228,7 @@ fn hard_links_share_count_and_change_time() {
 
 #[test]
 fn locks_between_processes() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let path = mount.at("lock");
     let holder = options().open(&path).unwrap();
     ok(unsafe { libc::flock(holder.as_raw_fd(), libc::LOCK_EX) });
@@ -301,7 +301,7 @@ fn set_lock(file: &File, command: i32, kind: i32, start: i64, len: i64) -> Optio
 
 #[test]
 fn programs_run_from_the_mount_and_cannot_be_written_meanwhile() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let program = mount.at("sleep");
     fs::copy("/bin/sleep", &program).unwrap();
     let mut child = command(&program, &["60"]).spawn().unwrap();
@@ -319,8 +319,8 @@ fn programs_run_from_the_mount_and_cannot_be_written_meanwhile() {
 
 #[test]
 fn sendfile_and_splice() {
-    let mount = LocalMount::new();
-    let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n * 7 >> 3) as u8).collect();
+    let mount = TestMount::new();
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
     fs::write(mount.at("from"), &bytes).unwrap();
     let from = File::open(mount.at("from")).unwrap();
     let to = File::create(mount.at("sent")).unwrap();
@@ -356,7 +356,7 @@ fn sendfile_and_splice() {
 /// Each write is durable when it returns, without a close.
 #[test]
 fn synchronous_writes_and_synced_directories_survive_a_crash() {
-    let mut mount = LocalMount::new();
+    let mut mount = TestMount::new();
     let mut open = Vec::new();
     for (name, flag) in [("sync", libc::O_SYNC), ("dsync", libc::O_DSYNC)] {
         let mut file = options().custom_flags(flag).open(mount.at(name)).unwrap();

@@ -6,17 +6,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::calls::Twins;
-use support::posix::{LocalMount, run, scale, seeds};
+use support::posix::{TestMount, run, scale, seeds};
 use tempfile::TempDir;
 
 struct Sides {
-    mount: LocalMount,
+    mount: TestMount,
     disk: TempDir,
 }
 
 impl Sides {
     fn new() -> Sides {
-        let mount = LocalMount::with(&["-o", "allow_other,suid"]);
+        let mount = TestMount::with(&["-o", "allow_other,suid"]);
         let disk = tempfile::tempdir().unwrap();
         for path in [disk.path(), mount.path().parent().unwrap()] {
             shared(path, 0o755);
@@ -24,13 +24,18 @@ impl Sides {
         Sides { mount, disk }
     }
 
-    /// A folder of one name on both sides.
+    /// A folder on both sides, so deep that no symbolic link, wherever it moves, leads out of its
+    /// own side.
     fn folder(&self, name: &str, owner: u32) -> [PathBuf; 2] {
         [self.disk.path(), &self.mount.path()].map(|side| {
-            let path = side.join(name);
-            fs::create_dir(&path).unwrap();
-            shared(&path, 0o755);
-            std::os::unix::fs::chown(&path, Some(owner), Some(owner)).unwrap();
+            let mut path = side.join(name);
+            for _ in 0..8 {
+                fs::create_dir(&path).unwrap();
+                shared(&path, 0o755);
+                std::os::unix::fs::chown(&path, Some(owner), Some(owner)).unwrap();
+                path.push("deep");
+            }
+            path.pop();
             path
         })
     }
@@ -51,6 +56,9 @@ fn one_process() {
         for _ in 0..5000 {
             twins.step();
         }
+        let (worked, all) = twins.worked;
+        println!("{worked} of {all} calls worked");
+        assert!(worked * 5 > all);
         twins.compare();
         twins.close_all();
         twins.compare();

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use support::posix::{LocalMount, c_path, errno, ok, run, scale, shell};
+use support::posix::{TestMount, c_path, errno, ok, run, scale, shell};
 
 fn names(dir: &Path) -> Vec<OsString> {
     let mut names: Vec<_> = fs::read_dir(dir)
@@ -32,7 +32,7 @@ fn rename2(from: &Path, to: &Path, flags: u32) -> std::io::Result<()> {
 
 #[test]
 fn a_hundred_thousand_entries() {
-    let mut mount = LocalMount::new();
+    let mut mount = TestMount::new();
     let dir = mount.at("big");
     fs::create_dir(&dir).unwrap();
     let count = scale(20_000, 100_000);
@@ -43,7 +43,7 @@ fn a_hundred_thousand_entries() {
             _ => shell_free_mknod(&dir.join(format!("entry-{n}"))),
         }
     }
-    let check = |mount: &LocalMount| {
+    let check = |mount: &TestMount| {
         let dir = mount.at("big");
         let found = names(&dir);
         assert_eq!(found.len(), count);
@@ -69,7 +69,7 @@ fn shell_free_mknod(path: &Path) {
 
 #[test]
 fn what_stays_is_listed_exactly_once_while_others_come_and_go() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let dir = mount.at("d");
     fs::create_dir(&dir).unwrap();
     for n in 0..3000 {
@@ -137,7 +137,7 @@ impl Drop for Listing {
 
 #[test]
 fn telldir_seekdir_and_rewinddir() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     for n in 0..500 {
         shell_free_mknod(&mount.at(&format!("{n}")));
     }
@@ -173,7 +173,7 @@ fn telldir_seekdir_and_rewinddir() {
 
 #[test]
 fn directories_move_with_open_files_below() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     fs::create_dir_all(mount.at("a/b/c")).unwrap();
     fs::create_dir(mount.at("z")).unwrap();
     let mut file = File::create(mount.at("a/b/c/f")).unwrap();
@@ -234,7 +234,7 @@ fn directories_move_with_open_files_below() {
 
 #[test]
 fn any_name_and_any_length() {
-    let mut mount = LocalMount::new();
+    let mut mount = TestMount::new();
     let mut all = Vec::new();
     for byte in 1..=255u8 {
         if byte != b'/' {
@@ -268,7 +268,7 @@ fn any_name_and_any_length() {
 /// Deeper than a path can say: by steps from the working directory of a shell.
 #[test]
 fn deep_directories() {
-    let mut mount = LocalMount::new();
+    let mut mount = TestMount::new();
     let name = "d".repeat(200);
     let go = |work: &str| {
         format!("for ((n = 0; n < 60; n++)); do {work} cd -P {name} 2>/dev/null || exit 1; done")
@@ -302,7 +302,7 @@ fn deep_directories() {
 
 #[test]
 fn symlink_loops_and_special_files() {
-    let mut mount = LocalMount::with(&["-o", "dev"]);
+    let mut mount = TestMount::with(&["-o", "dev"]);
     symlink("b", mount.at("a")).unwrap();
     symlink("a", mount.at("b")).unwrap();
     assert_eq!(errno(fs::metadata(mount.at("a"))), libc::ELOOP);
@@ -355,7 +355,7 @@ fn symlink_loops_and_special_files() {
 
 #[test]
 fn sticky_and_setgid_directories() {
-    let mount = LocalMount::with(&["-o", "allow_other,suid"]);
+    let mount = TestMount::with(&["-o", "allow_other,suid"]);
     let path = mount.path();
     // The folder above the mountpoint is for its owner only.
     fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();

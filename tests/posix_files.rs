@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use support::posix::{LocalMount, c_path, errno, ok, scale, shell};
+use support::posix::{TestMount, c_path, errno, ok, scale, shell};
 
 const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE;
@@ -44,7 +44,7 @@ fn blocks(path: &Path) -> u64 {
 #[test]
 fn sparse_files_of_20_gib() {
     const GIB: u64 = 1 << 30;
-    let mut mount = LocalMount::new();
+    let mut mount = TestMount::new();
     let path = mount.at("sparse");
     let file = create(&path);
     file.set_len(20 * GIB).unwrap();
@@ -82,7 +82,7 @@ fn sparse_files_of_20_gib() {
 
 #[test]
 fn fallocate_in_all_modes() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let path = mount.at("f");
     let file = create(&path);
     fallocate(&file, 0, 0, 100_000).unwrap();
@@ -126,7 +126,7 @@ fn times(path: &Path) -> (i128, i128, i128) {
 
 #[test]
 fn times_keep_nanoseconds_and_never_go_back() {
-    let mut mount = LocalMount::new();
+    let mut mount = TestMount::new();
     let path = mount.at("f");
     let file = create(&path);
     let exact = UNIX_EPOCH + Duration::new(1_234_567_890, 123_456_789);
@@ -178,7 +178,7 @@ fn times_keep_nanoseconds_and_never_go_back() {
 
 #[test]
 fn inode_numbers_are_never_used_again() {
-    let mut mount = LocalMount::new();
+    let mut mount = TestMount::new();
     let mut seen = HashSet::new();
     for round in 0..3 {
         for n in 0..300 {
@@ -202,7 +202,7 @@ fn inode_numbers_are_never_used_again() {
     mount.finish();
 }
 
-fn usage_of_store(mount: &LocalMount) -> u64 {
+fn usage_of_store(mount: &TestMount) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/io", mount.pid())).unwrap();
     let line = stat
         .lines()
@@ -214,7 +214,7 @@ fn usage_of_store(mount: &LocalMount) -> u64 {
 /// Neither reads nor writes the bytes.
 #[test]
 fn copies_are_clones() {
-    let mut mount = LocalMount::new();
+    let mut mount = TestMount::new();
     let bytes: Vec<u8> = (0..40u32 << 20).map(|n| (n >> 12) as u8).collect();
     fs::write(mount.at("from"), &bytes).unwrap();
     let before = usage_of_store(&mount);
@@ -257,7 +257,7 @@ fn copies_are_clones() {
 
 #[test]
 fn a_hundred_thousand_small_appends() {
-    let mut mount = LocalMount::new();
+    let mut mount = TestMount::new();
     let count = scale(20_000, 100_000);
     let mut file = create(&mount.at("log"));
     let mut want = String::new();
@@ -295,7 +295,7 @@ fn extents(path: &Path) -> usize {
 
 #[test]
 fn random_overwrites_with_fsync() {
-    let mut mount = LocalMount::new();
+    let mut mount = TestMount::new();
     let mut random = StdRng::seed_from_u64(11);
     let size = scale(16usize << 20, 128 << 20);
     let mut want: Vec<u8> = (0..size).map(|n| (n >> 16) as u8).collect();
@@ -319,7 +319,7 @@ fn random_overwrites_with_fsync() {
 
 #[test]
 fn errors_of_reads_writes_and_offsets() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let path = mount.at("f");
     let file = create(&path);
     let far = libc::off_t::MAX as u64;
@@ -350,7 +350,7 @@ fn errors_of_reads_writes_and_offsets() {
 #[test]
 fn temporary_files_without_a_name() {
     use std::os::unix::fs::OpenOptionsExt;
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let mut options = File::options();
     options.read(true).write(true).custom_flags(libc::O_TMPFILE);
     // fuser does not know TMPFILE: programs fall back to a name that they remove.

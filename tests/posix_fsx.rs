@@ -9,59 +9,32 @@ use rand::{Rng, SeedableRng};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use support::posix::{LocalMount, command, ok, run, scale, seeds, tool};
+use support::posix::{TestMount, ok, scale, seeds};
+use support::suites::{FSX, fsx};
 
-const WEIGHTS: &str = "
-flen = 262144
-[opsize]
-max = 65536
-[weights]
-close_open = 1
-invalidate = 1
-mapread = 10
-mapwrite = 10
-read = 10
-write = 10
-truncate = 10
-fsync = 1
-fdatasync = 1
-posix_fallocate = 2
-punch_hole = 3
-sendfile = 3
-posix_fadvise = 1
-copy_file_range = 3
-";
-
-fn fsx(name: &str, configuration: &str, operations: u32) {
-    let mount = LocalMount::new();
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("fsx.toml");
-    std::fs::write(&file, configuration).unwrap();
+fn run_fsx(configuration: &str, operations: u32) {
+    let mount = TestMount::new();
     for seed in seeds(scale(1, 3)) {
-        println!("fsx {name}: seed {seed}");
-        let mut fsx = command(tool("fsx"), &["-N", &operations.to_string()]);
-        fsx.arg("-S").arg(seed.to_string());
-        fsx.arg("-f").arg(&file).arg("-P").arg(folder.path());
-        run(fsx.arg(mount.at("file")));
+        fsx(&mount, configuration, operations, seed);
     }
     mount.finish();
 }
 
 #[test]
 fn fsx_with_every_operation() {
-    fsx("whole", WEIGHTS, scale(5_000, 100_000));
+    run_fsx(FSX, scale(5_000, 100_000));
 }
 
 #[test]
 fn fsx_of_mappings_without_msync() {
-    let unsynced = format!("nomsyncafterwrite = true\n{WEIGHTS}");
-    fsx("unsynced", &unsynced, scale(3_000, 100_000));
+    let unsynced = format!("nomsyncafterwrite = true\n{FSX}");
+    run_fsx(&unsynced, scale(3_000, 100_000));
 }
 
 #[test]
 fn fsx_of_small_operations() {
-    let small = WEIGHTS.replace("max = 65536", "max = 700");
-    fsx("small", &small, scale(3_000, 100_000));
+    let small = FSX.replace("max = 65536", "max = 700");
+    run_fsx(&small, scale(3_000, 100_000));
 }
 
 /// Longer than a small file, so that bytes go to lanes too.
@@ -69,7 +42,7 @@ const LONGEST: u64 = 12 << 20;
 const OPERATION: usize = 300_000;
 
 struct Exerciser {
-    mount: LocalMount,
+    mount: TestMount,
     random: StdRng,
     file: File,
     clone: File,
@@ -79,7 +52,7 @@ struct Exerciser {
     history: Vec<String>,
 }
 
-fn open(mount: &LocalMount, name: &str) -> File {
+fn open(mount: &TestMount, name: &str) -> File {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
     options.open(mount.at(name)).unwrap()
@@ -87,7 +60,7 @@ fn open(mount: &LocalMount, name: &str) -> File {
 
 impl Exerciser {
     fn new(seed: u64) -> Exerciser {
-        let mount = LocalMount::new();
+        let mount = TestMount::new();
         Exerciser {
             random: StdRng::seed_from_u64(seed),
             file: open(&mount, "file"),

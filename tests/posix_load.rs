@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::posix::{LocalMount, c_path, command, ok, run, scale, shell};
+use support::posix::{TestMount, c_path, command, ok, run, scale, shell};
 
 /// What a process of mixed work does in a folder until it is killed.
 const MIXED: &str = r#"
@@ -25,7 +25,7 @@ for ((n = 0; ; n++)); do
 done
 "#;
 
-fn mixed(mount: &LocalMount, folder: &str, rounds: u32) -> Child {
+fn mixed(mount: &TestMount, folder: &str, rounds: u32) -> Child {
     let mut bash = command("bash", &["-c", MIXED, "bash"]);
     bash.arg(mount.at(folder)).arg(rounds.to_string());
     bash.stdout(Stdio::null()).stderr(Stdio::null());
@@ -34,7 +34,7 @@ fn mixed(mount: &LocalMount, folder: &str, rounds: u32) -> Child {
 
 #[test]
 fn processes_of_mixed_work_some_killed_in_mid_call() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let begun = Instant::now();
     let limit = Duration::from_secs(scale(15, 240));
     let mut children: Vec<Child> = Vec::new();
@@ -66,7 +66,7 @@ extern "C" fn count(_signal: i32) {}
 /// Interrupted calls end early or go on; none of them loses or repeats bytes.
 #[test]
 fn signals_during_writes() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = count as extern "C" fn(i32) as usize;
     ok(unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) });
@@ -113,7 +113,7 @@ fn allow_many_files() -> usize {
 
 #[test]
 fn tens_of_thousands_of_open_files() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let count = scale(10_000, 40_000).min(allow_many_files() - 1000) / 2 * 2;
     for n in 0..count {
         let path = mount.at(&format!("{n}"));
@@ -161,7 +161,7 @@ struct Process {
 }
 
 impl Process {
-    fn of(mount: &LocalMount) -> Process {
+    fn of(mount: &TestMount) -> Process {
         let proc = Path::new("/proc").join(mount.pid().to_string());
         let status = fs::read_to_string(proc.join("status")).unwrap();
         let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
@@ -175,7 +175,7 @@ impl Process {
 
 #[test]
 fn nothing_leaks() {
-    let mount = LocalMount::with(&["--cache-size=16MiB", "--write-buffer=16MiB"]);
+    let mount = TestMount::with(&["--cache-size=16MiB", "--write-buffer=16MiB"]);
     let round = |n: u32| {
         let mut all: Vec<Child> = (0..4)
             .map(|c| mixed(&mount, &format!("w{c}"), 25))
@@ -214,7 +214,7 @@ trait Status {
     fn status(&self) -> serde_json::Value;
 }
 
-impl Status for LocalMount {
+impl Status for TestMount {
     fn status(&self) -> serde_json::Value {
         let mut status = support::mount::stowfs();
         status.arg("status").arg(self.path());
@@ -226,7 +226,7 @@ impl Status for LocalMount {
 /// A program that is killed while it waits for the store leaves no lock and no handle behind.
 #[test]
 fn killed_writers_release_what_they_held() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let python = "
 import fcntl, os, sys
 f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)

@@ -8,18 +8,18 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
-use support::posix::{LocalMount, c_path, errno, ok, output, run, shell};
+use support::posix::{TestMount, c_path, errno, ok, output, run, shell};
 
 /// A mount that other users can reach.
-fn open_to_all(options: &str) -> LocalMount {
-    let mount = LocalMount::with(&["-o", options]);
+fn open_to_all(options: &str) -> TestMount {
+    let mount = TestMount::with(&["-o", options]);
     let above = mount.path().parent().unwrap().to_path_buf();
     fs::set_permissions(above, Permissions::from_mode(0o755)).unwrap();
     mount
 }
 
 /// Runs a line of shell as a user with these supplementary groups.
-fn as_user(mount: &LocalMount, user: &str, groups: &str, line: &str) -> bool {
+fn as_user(mount: &TestMount, user: &str, groups: &str, line: &str) -> bool {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", user, "--regid", "nogroup"]);
     match groups {
@@ -241,7 +241,7 @@ fn extended_attributes() {
 /// No ACLs, and every tool is told so.
 #[test]
 fn acls_are_refused_clearly() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     fs::write(mount.at("f"), "").unwrap();
     let mut setfacl = Command::new("setfacl");
     let refused = output(setfacl.args(["-m", "u:nobody:rw"]).arg(mount.at("f")));
@@ -258,7 +258,7 @@ fn acls_are_refused_clearly() {
 
 #[test]
 fn statfs_says_what_tools_expect() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let mut s: libc::statvfs = unsafe { std::mem::zeroed() };
     ok(unsafe { libc::statvfs(c_path(&mount.path()).as_ptr(), &mut s) });
     assert!(s.f_frsize >= 512 && s.f_bsize >= 512 && s.f_namemax == 255);

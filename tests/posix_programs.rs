@@ -4,84 +4,23 @@ mod support;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
-use support::posix::{LocalMount, command, output, run, scale, shell};
-
-/// Commits rows and prints each number that is committed.
-const WRITER: &str = "
-import sqlite3, sys
-db = sqlite3.connect(sys.argv[1], isolation_level=None)
-db.execute('pragma journal_mode=' + sys.argv[2])
-db.execute('pragma synchronous=full')
-db.execute('create table if not exists t (n integer primary key, text)')
-n = db.execute('select coalesce(max(n), 0) from t').fetchone()[0]
-while True:
-    n += 1
-    db.execute('begin')
-    db.execute('insert into t values (?, ?)', (n, 'x' * (n * 37 % 3000)))
-    if n % 7 == 0:
-        db.execute('update t set text = text || ? where n % 7 = 3 and n > ?', ('y', n - 50))
-    db.execute('commit')
-    print(n, flush=True)
-";
-
-const CHECK: &str = "
-import sqlite3, sys
-db = sqlite3.connect(sys.argv[1])
-print(db.execute('pragma integrity_check').fetchone()[0], end=' ')
-print(*db.execute('select count(*), coalesce(max(n), 0) from t').fetchone())
-";
-
-/// Whatever SQLite has reported as committed is there after a crash of the mount.
-fn sqlite(journal: &str) {
-    let mut mount = LocalMount::new();
-    let folder = tempfile::tempdir().unwrap();
-    let mut acknowledged = 0;
-    for _ in 0..scale(3, 20) {
-        let printed = folder.path().join("printed");
-        let mut writer = command("python3", &["-c", WRITER]);
-        writer.arg(mount.at("db")).arg(journal);
-        writer.stdout(fs::File::create(&printed).unwrap());
-        let mut writer = writer.stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(1500));
-        mount.kill9();
-        let _ended = writer.kill();
-        writer.wait().unwrap();
-        mount.remount();
-        let lines = fs::read_to_string(&printed).unwrap();
-        let whole = lines.rsplit_once('\n').map_or("", |(whole, _)| whole);
-        if let Some(last) = whole.lines().last() {
-            acknowledged = last.parse().unwrap();
-        }
-        let text = run(command("python3", &["-c", CHECK]).arg(mount.at("db")));
-        let words: Vec<&str> = text.split_whitespace().collect();
-        assert_eq!(words[0], "ok", "{text}");
-        assert_eq!(words[1], words[2], "{text}");
-        let found: u64 = words[2].parse().unwrap();
-        assert!(
-            found >= acknowledged,
-            "{journal}: {found} rows, {acknowledged} acknowledged"
-        );
-    }
-    println!("{journal}: {acknowledged} commits");
-    assert!(acknowledged > 0);
-    mount.finish();
-}
+use std::process::Command;
+use support::posix::{TestMount, command, output, run, scale, shell};
+use support::programs::{git, sqlite};
 
 #[test]
 fn sqlite_with_a_rollback_journal() {
-    sqlite("delete");
+    sqlite(TestMount::new(), "delete");
 }
 
 #[test]
 fn sqlite_with_a_write_ahead_log() {
-    sqlite("wal");
+    sqlite(TestMount::new(), "wal");
 }
 
 #[test]
 fn sqlite_from_several_processes() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let python = "
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
@@ -111,46 +50,7 @@ for n in range(int(sys.argv[3])):
 
 #[test]
 fn git_clones_commits_collects_and_checks() {
-    let mut mount = LocalMount::new();
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let git = |folder: &Path, line: &str| {
-        let who = "-c user.name=t -c user.email=t@example.com -c safe.directory='*'";
-        shell(folder, &line.replace("git ", &format!("git {who} ")))
-    };
-    let root = mount.path();
-    // The sources of this program, whether or not they come with their history.
-    let source = here.display();
-    git(&root, "git init -q origin");
-    shell(
-        &root,
-        &format!("cp -r {source}/src {source}/tests {source}/Cargo.toml origin/"),
-    );
-    git(&root, "cd origin && git add -A && git commit -qm one");
-    git(&root, "git clone -q --no-local origin clone");
-    let clone = mount.at("clone");
-    for n in 0..5 {
-        let change = format!("echo {n} >>Cargo.toml && git mv src s{n} && git mv s{n} src");
-        git(&clone, &format!("{change} && git commit -qam change-{n}"));
-    }
-    git(
-        &clone,
-        "git checkout -qb branch HEAD~3 && echo x >new && git add new && git commit -qm x",
-    );
-    git(
-        &clone,
-        "git checkout -q - && git merge -q branch -m merge && git gc -q --prune=now",
-    );
-    git(&clone, "git push -q origin branch");
-    mount.crash();
-    for folder in ["clone", "origin"] {
-        let text = git(
-            &mount.at(folder),
-            "git fsck --full 2>&1 && git status --porcelain",
-        );
-        assert_eq!(text.trim(), "", "{folder}");
-    }
-    assert_eq!(git(&clone, "git log --oneline | wc -l").trim(), "8");
-    mount.finish();
+    git(TestMount::new());
 }
 
 /// Files of every kind, with all that can be known of them.
@@ -183,7 +83,7 @@ fn describe(tree: &Path) -> String {
 
 #[test]
 fn tar_rsync_and_cp_keep_all_metadata() {
-    let mut mount = LocalMount::with(&["-o", "suid,dev"]);
+    let mut mount = TestMount::with(&["-o", "suid,dev"]);
     let disk = tempfile::tempdir().unwrap();
     make_tree(disk.path());
     let want = describe(&disk.path().join("tree"));
@@ -245,7 +145,7 @@ fn assert_same(found: &str, want: &str, name: &str) {
 /// `--reflink=always` needs FICLONE, which the kernel keeps from FUSE: the tool says so, clearly.
 #[test]
 fn a_forced_reflink_is_refused() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     fs::write(mount.at("a"), "x").unwrap();
     let mut cp = command("cp", &["--reflink=always", "a", "b"]);
     let refused = output(cp.current_dir(mount.path()));
@@ -258,7 +158,7 @@ fn a_forced_reflink_is_refused() {
 /// A compiler that maps its files, renames its output and runs it.
 #[test]
 fn a_program_is_built_and_run() {
-    let mount = LocalMount::new();
+    let mount = TestMount::new();
     let source = "#include <stdio.h>\nint main(void) { puts(\"built on stowfs\"); return 0; }\n";
     fs::write(mount.at("main.c"), source).unwrap();
     run(Command::new("cc")

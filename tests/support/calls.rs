@@ -2,9 +2,10 @@
 //! must have the same result or error number, and change the same times, in both.
 
 use super::posix::c_path;
+use super::trees::{list, shown, tree};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use std::ffi::{CString, OsString};
+use std::ffi::CString;
 use std::io::Error;
 use std::path::{Path, PathBuf};
 
@@ -91,6 +92,8 @@ pub struct Twins {
     random: StdRng,
     privileged: bool,
     history: Vec<String>,
+    /// Calls that worked, of how many.
+    pub worked: (u32, u32),
 }
 
 impl Twins {
@@ -102,6 +105,7 @@ impl Twins {
             random: StdRng::seed_from_u64(seed),
             privileged,
             history: Vec::new(),
+            worked: (0, 0),
         }
     }
 
@@ -123,8 +127,8 @@ impl Twins {
             true => 0o755 | r.random_range(0..8),
             false => r.random_range(0..0o10000),
         };
-        match r.random_range(0..34) {
-            0 | 1 => Call::Mkdir(p, mode),
+        match r.random_range(0..37) {
+            0 | 1 | 34 | 35 => Call::Mkdir(p, mode),
             2 => Call::Mknod(
                 p,
                 [libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK, 0][len % 4] | mode,
@@ -137,7 +141,7 @@ impl Twins {
                 let flags = [0, 0, 0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE, 3];
                 Call::Rename(p, q, flags[len % 6])
             }
-            9..12 => {
+            9..12 | 36 => {
                 let access = [libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR, libc::O_RDWR];
                 let mut flags = access[len % 4];
                 for more in [libc::O_CREAT, libc::O_CREAT, libc::O_EXCL, libc::O_TRUNC] {
@@ -193,8 +197,10 @@ impl Twins {
         let before = [0, 1].map(|side| self.times(side, &touched));
         let outcomes = [0, 1].map(|side| self.make(side, &call));
         let after = [0, 1].map(|side| self.times(side, &touched));
-        self.history
-            .push(format!("{call:?} = {:?}", brief(&outcomes[1])));
+        let text = format!("{call:?} = {}", brief(&outcomes[1]));
+        self.history.push(text);
+        self.worked.0 += !matches!(outcomes[1], Outcome::Errno(_)) as u32;
+        self.worked.1 += 1;
         let changed = [0, 1].map(|s| changes(&before[s], &after[s]));
         if outcomes[0] != outcomes[1] || changed[0] != changed[1] {
             let names: Vec<_> = touched.iter().map(|p| &self.paths[*p]).collect();
@@ -439,25 +445,6 @@ fn is_file(fd: i32) -> bool {
     unsafe { libc::fstat(fd, &mut s) == 0 && s.st_mode & libc::S_IFMT == libc::S_IFREG }
 }
 
-/// What must be equal; the size of a directory need not be.
-fn shown(s: &libc::stat) -> String {
-    let is_dir = s.st_mode & libc::S_IFMT == libc::S_IFDIR;
-    let size = if is_dir { 0 } else { s.st_size };
-    format!(
-        "{:o} {} {} {} {size}",
-        s.st_mode, s.st_nlink, s.st_uid, s.st_gid
-    )
-}
-
-fn list(dir: &Path) -> std::io::Result<Vec<OsString>> {
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(dir)? {
-        names.push(entry?.file_name());
-    }
-    names.sort();
-    Ok(names)
-}
-
 /// For each path: did its times of modification and change change?
 fn changes(before: &[Option<[i64; 5]>], after: &[Option<[i64; 5]>]) -> Vec<Option<(bool, bool)>> {
     let both = before.iter().zip(after);
@@ -466,40 +453,4 @@ fn changes(before: &[Option<[i64; 5]>], after: &[Option<[i64; 5]>]) -> Vec<Optio
         _ => None,
     })
     .collect()
-}
-
-/// Every path below a folder, with all that can be seen of it.
-fn tree(root: &Path) -> Vec<String> {
-    let (mut found, mut todo) = (Vec::new(), vec![PathBuf::new()]);
-    while let Some(path) = todo.pop() {
-        let full = root.join(&path);
-        let mut s: libc::stat = unsafe { std::mem::zeroed() };
-        assert_eq!(unsafe { libc::lstat(c_path(&full).as_ptr(), &mut s) }, 0);
-        let content = match s.st_mode & libc::S_IFMT {
-            libc::S_IFREG => format!("{:x}", hash(&std::fs::read(&full).unwrap())),
-            libc::S_IFLNK => format!("{:?}", std::fs::read_link(&full).unwrap()),
-            libc::S_IFDIR => {
-                let names = list(&full).unwrap();
-                todo.extend(names.iter().map(|n| path.join(n)));
-                String::new()
-            }
-            _ => String::new(),
-        };
-        let mut xattrs = [0u8; 4000];
-        let room = xattrs.as_mut_ptr().cast();
-        let len = unsafe { libc::llistxattr(c_path(&full).as_ptr(), room, 4000) };
-        let listed = xattrs.get(..len.max(0) as usize).unwrap_or_default();
-        let mut names: Vec<_> = listed
-            .split(|b| *b == 0)
-            .map(String::from_utf8_lossy)
-            .collect();
-        names.sort();
-        found.push(format!("{path:?} {} {content} {names:?}", shown(&s)));
-    }
-    found.sort();
-    found
-}
-
-fn hash(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
 }

@@ -13,5 +13,8 @@ pub mod mount;
 pub mod packing;
 pub mod ports;
 pub mod posix;
+pub mod programs;
 pub mod scratch;
 pub mod store_suite;
+pub mod suites;
+pub mod trees;

@@ -24,23 +24,30 @@ pub fn scale<T>(short: T, long_form: T) -> T {
     }
 }
 
-/// A mount on a store of its own on the local disk.
-pub struct LocalMount {
+/// A mount on a store of its own, on the local disk if not told otherwise.
+pub struct TestMount {
     mount: Mount,
-    _store: TempDir,
+    _store: Option<TempDir>,
 }
 
-impl LocalMount {
-    pub fn new() -> LocalMount {
-        LocalMount::with(&[])
+impl TestMount {
+    pub fn new() -> TestMount {
+        TestMount::with(&[])
     }
 
-    pub fn with(arguments: &[&str]) -> LocalMount {
+    pub fn with(arguments: &[&str]) -> TestMount {
         let store = tempfile::tempdir().unwrap();
         let url = format!("file://{}", store.path().join("root").display());
-        LocalMount {
+        TestMount {
             mount: Mount::with(&url, arguments),
-            _store: store,
+            _store: Some(store),
+        }
+    }
+
+    pub fn of(mount: Mount) -> TestMount {
+        TestMount {
+            mount,
+            _store: None,
         }
     }
 
@@ -73,14 +80,14 @@ pub fn assert_sound(mount: &Mount) {
     }
 }
 
-impl Deref for LocalMount {
+impl Deref for TestMount {
     type Target = Mount;
     fn deref(&self) -> &Mount {
         &self.mount
     }
 }
 
-impl DerefMut for LocalMount {
+impl DerefMut for TestMount {
     fn deref_mut(&mut self) -> &mut Mount {
         &mut self.mount
     }
