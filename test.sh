@@ -16,7 +16,7 @@ cargo clippy --version >/dev/null 2>&1 || rustup component add clippy || exit 1
 budget() {
     case $1 in
     lib) echo 300 ;;
-    hdfs_* | flink) echo 600 ;;
+    hdfs_* | posix_hdfs | flink) echo 600 ;;
     crash_* | sim_*) echo 400 ;;
     *) echo 300 ;;
     esac
@@ -50,6 +50,7 @@ run "build" 1800 cargo test --no-run
 # Fetched before the suites begin, so that a slow network does not eat their time.
 [ ! -f tests/support/fetch-hadoop.sh ] ||
     run "Hadoop from Maven" 600 tests/support/fetch-hadoop.sh "${STOWFS_TEST_CACHE:-target/test-cache}/hadoop"
+run "pjdfstest and fsx" 900 tests/support/fetch-posix-tools.sh "${STOWFS_TEST_CACHE:-target/test-cache}/posix"
 for version in 2.3.0 1.20.5; do
     run "Flink $version from Maven" 600 tests/support/fetch-flink.sh "$version" \
         "${STOWFS_TEST_CACHE:-target/test-cache}/flink-$version"
