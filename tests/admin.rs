@@ -657,8 +657,10 @@ async fn run(seed: u64) {
     let harm = harm(&cluster, &mut rng);
     let before = check(&cluster).await;
     let works = mounts_and_reads(&cluster.fork(seed)).await;
+    // The end of a file that nobody closed cannot be told from a cut one.
+    let unchecked = before.notes.iter().any(|n| n.contains("were not checked"));
     assert!(
-        works.is_ok() || !before.is_clean(),
+        works.is_ok() || !before.is_clean() || unchecked,
         "fsck did not see it: {works:?}\n{harm:?}\n{before}"
     );
     let report = salvage(host(&cluster))

@@ -36,7 +36,7 @@ impl Default for FsckOptions {
 pub async fn fsck(store: Arc<dyn Store>, options: &FsckOptions) -> Result<Report> {
     let mut report = Report::default();
     let format = check_format(&*store, &mut report).await?;
-    let released = check_owner(&*store, &mut report).await?;
+    let unreleased = check_owner(&*store, &mut report).await?;
     let survey = survey(&*store).await?;
     note_survey(&survey, &mut report);
     let root = match &format {
@@ -53,8 +53,8 @@ pub async fn fsck(store: Arc<dyn Store>, options: &FsckOptions) -> Result<Report
             root,
             row: log.index.segment(&found.name).map(|s| s.row.clone()),
             log_is_good: log.good,
-            // Nobody but an owner may close a file that was left open.
-            may_be_open: !released
+            // What earlier owners left open was closed by the next one.
+            may_be_open: unreleased == Some(found.epoch())
                 && matches!(store.open_visibility(), OpenVisibility::CompleteBlocks(_)),
             origin: log.origin,
             extents: wanted.segments.remove(&found.name).unwrap_or_default(),
@@ -111,12 +111,12 @@ async fn check_format(store: &dyn Store, report: &mut Report) -> Result<Option<R
     }
 }
 
-/// Returns whether the last owner ended cleanly.
-async fn check_owner(store: &dyn Store, report: &mut Report) -> Result<bool> {
+/// Returns the last epoch if it did not end cleanly.
+async fn check_owner(store: &dyn Store, report: &mut Report) -> Result<Option<u32>> {
     let found = match owner::look(store).await {
         Err(e) if e.is(ErrorKind::NotFound) => {
             report.problem(OWNER_DIR, None, "the directory is missing");
-            return Ok(false);
+            return Ok(None);
         }
         found => found?,
     };
@@ -128,7 +128,7 @@ async fn check_owner(store: &dyn Store, report: &mut Report) -> Result<bool> {
         report.note(text);
     }
     if found.highest == 0 {
-        return Ok(true);
+        return Ok(None);
     }
     match owner::read_owner(store, found.highest).await {
         Ok(owner) if owner.epoch != found.highest => {
@@ -150,7 +150,7 @@ async fn check_owner(store: &dyn Store, report: &mut Report) -> Result<bool> {
         }
         Err(e) => return Err(e),
     }
-    Ok(found.released)
+    Ok((!found.released).then_some(found.highest))
 }
 
 fn note_survey(survey: &Survey, report: &mut Report) {

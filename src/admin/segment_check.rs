@@ -99,11 +99,7 @@ impl Job {
 
     /// A rebuild gives each old segment a stream number of its own, and knows sizes only.
     fn rebuilt(&self) -> bool {
-        let old = match self.found.name {
-            SegmentName::Log { epoch, .. } => epoch.0,
-            SegmentName::Lane { session, .. } => session.0,
-        };
-        old < self.origin.epoch.0
+        self.found.epoch() < self.origin.epoch.0
     }
 
     fn complain(&self, report: &mut Report, offset: u64, what: String) {

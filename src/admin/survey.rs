@@ -14,6 +14,14 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// The epoch of the log, or the session of a lane, which has the number of its epoch.
+    pub fn epoch(&self) -> u32 {
+        match self.name {
+            SegmentName::Log { epoch, .. } => epoch.0,
+            SegmentName::Lane { session, .. } => session.0,
+        }
+    }
+
     pub fn is_log(&self) -> bool {
         matches!(self.name, SegmentName::Log { .. })
     }
