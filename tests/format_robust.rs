@@ -117,6 +117,7 @@ fn row() -> impl Strategy<Value = Row> {
         any::<u64>().prop_map(|n| Row::InoRange { next: Ino(n) }),
         any::<u32>().prop_map(|n| Row::StreamRange { next: StreamId(n) }),
         any::<u64>().prop_map(|oldest| Row::Snapshots { oldest }),
+        Just(Row::Adopted),
         (any::<u32>(), any::<u32>(), any::<i64>()).prop_map(|(epoch, session, started)| {
             Row::Session {
                 epoch: Epoch(epoch),

@@ -304,3 +304,52 @@ async fn space_comes_back_and_the_living_stay_readable() {
     let left = cluster.tree();
     assert!(left.len() < 60, "files left on the store: {left:#?}");
 }
+
+/// A crash while plain files were registered left the rest unregistered for ever: the first mount
+/// alone looked for them.
+#[tokio::test(start_paused = true)]
+async fn registering_plain_files_goes_on_after_a_crash() {
+    for calls in [40, 45, 50, 55, 60, 80] {
+        let cluster = MemoryCluster::new(calls);
+        let host = cluster.host("a");
+        let store: Arc<dyn Store> = host.clone();
+        store.mkdir("old/deep").await.unwrap();
+        for i in 0..20u64 {
+            let dir = ["", "old/", "old/deep/"][i as usize % 3];
+            store
+                .put(&format!("{dir}plain-{i}"), content(i, 3000))
+                .await
+                .unwrap();
+        }
+        host.crash_at(calls, stowfs::store::memory::LastCall::Lost);
+        tokio::select! {
+            biased;
+            () = host.crashed() => {}
+            opened = open(&store) => drop(opened),
+        }
+        let store: Arc<dyn Store> = cluster.host("b");
+        let volume = open(&store).await.unwrap();
+        let mut found = 0;
+        let mut dirs = vec![Ino::ROOT];
+        while let Some(dir) = dirs.pop() {
+            let entries: Vec<(Vec<u8>, Ino)> = volume.read(|i| {
+                i.readdir(dir, 0)
+                    .map(|e| (e.name.to_vec(), e.ino))
+                    .collect()
+            });
+            for (name, ino) in entries {
+                let name = String::from_utf8(name).unwrap();
+                let Some(i) = name.strip_prefix("plain-") else {
+                    dirs.push(ino);
+                    continue;
+                };
+                let extents = volume.read(|x| x.extents(ino, 0, u64::MAX));
+                let bytes = volume.fetch(&extents[0]).await.unwrap();
+                assert_eq!(bytes, content(i.parse().unwrap(), 3000), "{name}");
+                found += 1;
+            }
+        }
+        assert_eq!(found, 20, "crash at call {calls}");
+        assert_eq!(volume.read(|i| i.check()), Vec::<String>::new());
+    }
+}

@@ -163,6 +163,8 @@ pub enum Row {
     Snapshots {
         oldest: Pos,
     },
+    /// The plain files that were below the root are registered, all of them.
+    Adopted,
     /// A session began.
     Session {
         epoch: Epoch,
@@ -243,6 +245,7 @@ impl Row {
                 out.put_u8(11);
                 out.put_u32(next.0);
             }
+            Row::Adopted => out.put_u8(14),
             Row::Snapshots { oldest } => {
                 out.put_u8(13);
                 out.put_u64(*oldest);
@@ -330,6 +333,7 @@ impl Row {
                 session: SessionId(c.u32()?),
                 started: c.i64()?,
             },
+            14 => Row::Adopted,
             13 => Row::Snapshots { oldest: c.u64()? },
             other => return Err(corrupt(format!("row of unknown type {other}"))),
         })

@@ -83,6 +83,7 @@ impl Fs {
     }
 
     pub async fn setattr(&self, caller: Caller, ino: Ino, set: SetAttr) -> Result<Stat> {
+        self.volume.room().await?;
         let now = self.volume.now();
         if set.size.is_some() {
             self.truncate(caller, ino, &set, now).await?;

@@ -85,6 +85,7 @@ impl Fs {
         _umask: u32,
         rdev: u32,
     ) -> Result<Entry> {
+        self.volume.room().await?;
         let kind = match mode & libc::S_IFMT {
             0 => libc::S_IFREG,
             kind => kind,
@@ -105,6 +106,7 @@ impl Fs {
         mode: u32,
         _umask: u32,
     ) -> Result<Entry> {
+        self.volume.room().await?;
         let mode = libc::S_IFDIR | (mode & 0o7777);
         let (_pin, entry) = self.make(caller, parent, &name, mode, 0, None)?;
         Ok(entry)
@@ -117,6 +119,7 @@ impl Fs {
         name: Bytes,
         target: Bytes,
     ) -> Result<Entry> {
+        self.volume.room().await?;
         if target.is_empty() {
             return Err(Errno::ENOENT);
         }
@@ -146,6 +149,7 @@ impl Fs {
         _umask: u32,
         flags: i32,
     ) -> Result<(Entry, Fh)> {
+        self.volume.room().await?;
         let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let mode = libc::S_IFREG | (mode & 0o7777);
         match self.make(caller, parent, &name, mode, 0, None) {
@@ -226,6 +230,7 @@ impl Fs {
     }
 
     pub async fn link(&self, ino: Ino, newparent: Ino, newname: Bytes) -> Result<Entry> {
+        self.volume.room().await?;
         check_name(&newname)?;
         let now = self.volume.now();
         let pin = self.pin(ino);
@@ -258,6 +263,7 @@ impl Fs {
     }
 
     pub async fn unlink(&self, _caller: Caller, parent: Ino, name: Bytes) -> Result<()> {
+        self.volume.room().await?;
         let now = self.volume.now();
         let (ino, pos) = self.change(|index, change| {
             let (ino, mut attr) = find(index, parent, &name)?;
@@ -278,6 +284,7 @@ impl Fs {
     }
 
     pub async fn rmdir(&self, _caller: Caller, parent: Ino, name: Bytes) -> Result<()> {
+        self.volume.room().await?;
         let now = self.volume.now();
         self.change(|index, change| {
             let (ino, mut attr) = find(index, parent, &name)?;

@@ -72,6 +72,7 @@ impl Fs {
         newname: Bytes,
         flags: u32,
     ) -> Result<()> {
+        self.volume.room().await?;
         if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0
             || flags == libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE
         {

@@ -38,6 +38,7 @@ impl Fs {
         value: Bytes,
         flags: i32,
     ) -> Result<()> {
+        self.volume.room().await?;
         if name.is_empty() || name.len() > MAX_NAME {
             return Err(Errno::ERANGE);
         }
@@ -48,6 +49,7 @@ impl Fs {
     }
 
     pub async fn removexattr(&self, _caller: Caller, ino: Ino, name: Bytes) -> Result<()> {
+        self.volume.room().await?;
         self.change_xattr(ino, &name, None, libc::XATTR_REPLACE)
     }
 

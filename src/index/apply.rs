@@ -37,6 +37,7 @@ impl Index {
             Row::Foreign(f) => self.put_foreign(f),
             Row::InoRange { next } => self.next_ino = self.next_ino.max(next.0),
             Row::StreamRange { next } => self.next_stream = self.next_stream.max(next.0),
+            Row::Adopted => self.adopted = true,
             Row::Snapshots { oldest } => self.log_needed = self.log_needed.max(*oldest),
             Row::Session {
                 epoch,

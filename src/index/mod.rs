@@ -41,6 +41,7 @@ pub struct Index {
     next_stream: u32,
     session: Option<Session>,
     log_needed: Pos,
+    adopted: bool,
     /// Rows about inodes that do not exist. Replaying rows older than a snapshot makes some;
     /// otherwise there are none.
     strays: u64,
@@ -199,6 +200,11 @@ impl Index {
     /// No snapshot that is kept needs the log before this position.
     pub fn log_needed(&self) -> Pos {
         self.log_needed
+    }
+
+    /// Whether the plain files that were below the root are all registered.
+    pub fn adopted(&self) -> bool {
+        self.adopted
     }
 
     pub fn strays(&self) -> u64 {

@@ -32,6 +32,9 @@ impl Index {
                 started,
             });
         }
+        if self.adopted {
+            f(Row::Adopted);
+        }
         let oldest = self.log_needed;
         f(Row::Snapshots { oldest });
         self.segments().for_each(|s| f(Row::Segment(s.row.clone())));

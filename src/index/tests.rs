@@ -64,7 +64,7 @@ impl Naive {
                 None => drop(i.xattrs.remove(name)),
             }),
             Row::Foreign(_) | Row::InoRange { .. } | Row::StreamRange { .. } => {}
-            Row::Session { .. } | Row::Snapshots { .. } => {}
+            Row::Session { .. } | Row::Snapshots { .. } | Row::Adopted => {}
         }
     }
 

@@ -5,6 +5,7 @@ use crate::base::error::Context;
 use crate::base::{Error, Ino, Result, StreamId};
 use crate::format::row::ForeignRow;
 use crate::format::{Attr, Extent, Row};
+use crate::index::Index;
 use crate::segment::META_DIR;
 use crate::store::FileInfo;
 use std::collections::VecDeque;
@@ -12,8 +13,15 @@ use std::collections::VecDeque;
 /// The longest extent of a foreign file; a longer file has several.
 const LONGEST: u64 = 1 << 30;
 
-/// Registers every plain file and directory below the root. Returns how many files.
+/// Files registered between two waits for the log: its memory stays bounded.
+const BATCH: usize = 4096;
+
+/// Registers every plain file and directory below the root, once in the life of a root; what a
+/// crash interrupted goes on where it was. Returns how many files.
 pub(super) async fn register_plain_files(volume: &Volume) -> Result<usize> {
+    if volume.read(Index::adopted) {
+        return Ok(0);
+    }
     let mut dirs = VecDeque::from([(String::new(), Ino::ROOT)]);
     let mut files = 0;
     while let Some((path, ino)) = dirs.pop_front() {
@@ -37,8 +45,15 @@ pub(super) async fn register_plain_files(volume: &Volume) -> Result<usize> {
             } else {
                 files += 1;
             }
+            if files % BATCH == BATCH - 1 {
+                volume.durable(volume.last_pos()).await?;
+            }
         }
     }
+    volume.change(|_, change| {
+        change.row(Row::Adopted);
+        Ok::<_, Error>(())
+    })?;
     if files > 0 {
         tracing::info!("{files} plain files are readable through the mount");
     }
@@ -46,6 +61,10 @@ pub(super) async fn register_plain_files(volume: &Volume) -> Result<usize> {
 }
 
 fn register(volume: &Volume, parent: Ino, path: &str, entry: &FileInfo) -> Result<Ino> {
+    let name = entry.name.as_bytes();
+    if let Some(known) = volume.read(|index| index.lookup(parent, name)) {
+        return Ok(known);
+    }
     let ino = volume.new_ino()?;
     let root = volume
         .read(|index| index.attr(Ino::ROOT))

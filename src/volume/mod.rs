@@ -46,6 +46,9 @@ pub type BufferPermit = OwnedSemaphorePermit;
 /// Inode numbers that a session takes at once.
 const INO_RANGE: u64 = 1 << 16;
 
+/// Bytes of records, beside data that the write buffer bounds, that may wait to become durable.
+const LOG_BACKLOG: usize = 32 << 20;
+
 pub struct Volume {
     store: Arc<dyn Store>,
     config: Config,
@@ -200,6 +203,13 @@ impl Volume {
             return Err(e.clone());
         }
         self.log.wait_durable(pos, self.config.op_timeout).await
+    }
+
+    /// Waits while very much of the log is not durable yet: namespace changes wait for nothing, so
+    /// without this a store that is away would let them fill the memory.
+    pub async fn room(&self) -> Result<()> {
+        let most = self.buffer_size.saturating_add(LOG_BACKLOG);
+        self.log.wait_for_room(most, self.config.op_timeout).await
     }
 
     /// Takes memory for bytes that are about to be written.

@@ -97,11 +97,7 @@ impl Volume {
             .extend([watch::ownership(me.clone()), watch::usage(me)]);
         volume.begin_session(&options)?;
         volume.close_lanes_of_the_dead().await?;
-        let adopted = if created {
-            adopt::register_plain_files(&volume).await?
-        } else {
-            0
-        };
+        let adopted = adopt::register_plain_files(&volume).await?;
         volume
             .durable(volume.last_pos())
             .await
