@@ -50,7 +50,7 @@ fn shared(path: &Path, mode: u32) {
 fn one_process() {
     let mut sides = Sides::new();
     for seed in seeds(scale(3, 40)) {
-        println!("differential: STOWFS_SEED={seed} replays this");
+        println!("differential: STOWFS_TEST_SEED={seed} replays this");
         let [disk, mounted] = sides.folder(&format!("{seed}"), 0);
         let mut twins = Twins::new(seed, disk, mounted, true);
         for _ in 0..5000 {
@@ -81,10 +81,10 @@ fn several_processes() {
             let [disk, mounted] = sides.folder(&format!("{n}"), user);
             let mut child = Command::new(std::env::current_exe().unwrap());
             child.args(["--exact", "worker", "--ignored", "--nocapture"]);
-            child.env("STOWFS_WORKER_SEED", seed.to_string());
-            child.env("STOWFS_WORKER_USER", user.to_string());
+            child.env("STOWFS_TEST_WORKER_SEED", seed.to_string());
+            child.env("STOWFS_TEST_WORKER_USER", user.to_string());
             child.env(
-                "STOWFS_WORKER_ROOTS",
+                "STOWFS_TEST_WORKER_ROOTS",
                 format!("{}:{}", disk.display(), mounted.display()),
             );
             std::thread::spawn(move || run(&mut child))
@@ -100,7 +100,7 @@ fn several_processes() {
 #[test]
 #[ignore = "is run by several_processes"]
 fn worker() {
-    let variable = |name: &str| std::env::var(format!("STOWFS_WORKER_{name}"));
+    let variable = |name: &str| std::env::var(format!("STOWFS_TEST_WORKER_{name}"));
     let Ok(seed) = variable("SEED") else { return };
     println!("differential: seed {seed}, user {:?}", variable("USER"));
     let roots = variable("ROOTS").unwrap();

@@ -311,7 +311,7 @@ impl Exerciser {
 #[test]
 fn the_whole_life_of_a_file_with_remounts_and_crashes() {
     for seed in seeds(scale(2, 8)) {
-        println!("exerciser: STOWFS_SEED={seed} replays this");
+        println!("exerciser: STOWFS_TEST_SEED={seed} replays this");
         let mut exerciser = Exerciser::new(seed);
         for _ in 0..scale(1_500, 12_500) {
             exerciser.step();

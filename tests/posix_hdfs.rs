@@ -56,7 +56,7 @@ fn random_calls_do_as_on_the_local_disk() {
     let mut mount = mount("differential");
     let disk = tempfile::tempdir().unwrap();
     for seed in seeds(1) {
-        println!("differential: STOWFS_SEED={seed} replays this");
+        println!("differential: STOWFS_TEST_SEED={seed} replays this");
         // Deep, so that no symbolic link leads out.
         let sides = [disk.path().join("1/2/3/4/5/6/7"), mount.at("1/2/3/4/5/6/7")];
         sides

@@ -1,6 +1,6 @@
 //! For tests of POSIX behaviour on whole mounts: a mount on a local store, tools, seeds, scale.
 //!
-//! `STOWFS_LONG=1` (see tests/long.sh) makes these tests as large as the issue asks for.
+//! `STOWFS_TEST_LONG=1` (see tests/long.sh) makes these tests as large as the issue asks for.
 
 use super::fetch;
 use super::mount::Mount;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 /// Whether the long forms run.
 pub fn long() -> bool {
-    std::env::var_os("STOWFS_LONG").is_some_and(|v| v != "0")
+    std::env::var_os("STOWFS_TEST_LONG").is_some_and(|v| v != "0")
 }
 
 /// How much of something, in the short and in the long form.
@@ -133,10 +133,10 @@ pub fn tool(name: &str) -> PathBuf {
     folder.join("bin").join(name)
 }
 
-/// Seeds to run; `STOWFS_SEED` replays one.
+/// Seeds to run; `STOWFS_TEST_SEED` replays one.
 pub fn seeds(count: u64) -> Vec<u64> {
-    match std::env::var("STOWFS_SEED") {
-        Ok(seed) => vec![seed.parse().expect("STOWFS_SEED is a number")],
+    match std::env::var("STOWFS_TEST_SEED") {
+        Ok(seed) => vec![seed.parse().expect("STOWFS_TEST_SEED is a number")],
         Err(_) => {
             let first = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
             (0..count).map(|n| first.wrapping_add(n)).collect()
