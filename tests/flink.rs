@@ -6,8 +6,9 @@
 
 mod support;
 
+use rand::Rng;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use support::flink::{Checkpoints, Flink};
 use support::hdfs::Hdfs;
 use support::java::FLINK;
@@ -129,6 +130,26 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Kills the mount at any moment of a checkpoint, again and again, and each third time a worker too.
+fn ten_deaths(version: &str, mount: Mount) -> (Mount, u64) {
+    let mut story = Story::new(version, mount);
+    let job = story.flink.submit(None, 2);
+    story.complete(&job, 2);
+    for death in 0..10 {
+        std::thread::sleep(Duration::from_millis(rand::rng().random_range(500..4000)));
+        match death % 3 {
+            2 => story.kill_both(&job),
+            _ => story.kill_the_mount(&job),
+        }
+    }
+    let (id, retained) = story.cancel(&job).newest.unwrap();
+    let job = story.flink.submit(Some(&retained), 1);
+    story.flink.wait_for_restore(&job, id);
+    story.complete(&job, 2);
+    story.cancel(&job);
+    (story.mount, story.completed)
+}
+
 fn story(version: &str, mount: Mount) -> (Mount, u64) {
     let (mut mount, completed) = Story::new(version, mount).run();
     let files = packing::files_below(&mount.path());
@@ -171,6 +192,19 @@ fn the_newest_flink_on_a_local_store() {
 #[test]
 fn a_flink_that_never_syncs_on_hdfs() {
     on_hdfs(FLINK[1]);
+}
+
+#[test]
+#[ignore = "long"]
+fn a_mount_that_dies_ten_times_on_a_local_store() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let mount = Mount::new(&format!("file://{}", dir.path().display()));
+    let (mount, completed) = ten_deaths(FLINK[0], mount);
+    let files = packing::files_below(&mount.path());
+    let on_store = packing::files_below(dir.path());
+    // Each life of a mount begins segments of its own.
+    eprintln!("{completed} checkpoints completed; {files} files, {on_store} on the store");
 }
 
 #[test]
