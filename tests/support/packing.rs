@@ -34,7 +34,7 @@ pub fn on_hdfs(hdfs: &Hdfs, path: &str) -> (u64, u64) {
 pub fn check(what: &str, written: u64, on_store: u64) {
     eprintln!("{what}: {written} files written into the mount, {on_store} files on the store");
     assert!(
-        on_store * 10 < written,
+        on_store * 5 < written,
         "{what}: {written} files became {on_store} on the store"
     );
 }
