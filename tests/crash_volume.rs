@@ -469,15 +469,26 @@ fn a_crash_at_any_time_loses_nothing_that_was_acknowledged() {
     });
 }
 
+async fn crash_at_every_call(seed: u64) {
+    let calls = run(seed, None).await;
+    for n in 1..=calls {
+        for last in [LastCall::Lost, LastCall::Done] {
+            run(seed, Some((n, last))).await;
+        }
+    }
+}
+
 #[test]
 fn a_crash_at_every_call() {
-    seeds::each("crash-at-every-call", 6, |seed| async move {
-        let calls = run(seed, None).await;
-        for n in 1..=calls {
-            for last in [LastCall::Lost, LastCall::Done] {
-                run(seed, Some((n, last))).await;
-            }
-        }
+    seeds::each("crash-at-every-call", 6, crash_at_every_call);
+}
+
+/// A dead claimant's owner file arrived late, and the next mount took it for a live owner.
+#[test]
+fn a_late_claim_of_a_dead_host_is_no_owner() {
+    let mut pinned = [122].into_iter();
+    seeds::each("late-claim", 1, |_| {
+        crash_at_every_call(pinned.next().unwrap_or(122))
     });
 }
 

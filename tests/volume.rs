@@ -6,7 +6,9 @@ use std::time::Duration;
 use stowfs::base::config::Config;
 use stowfs::base::{Error, ErrorKind, Ino, Result, SystemClock};
 use stowfs::format::{Attr, DataFrame, Extent, Row};
+use stowfs::store::Op;
 use stowfs::store::Store;
+use stowfs::store::faulty::{Fault, Faults, Rule};
 use stowfs::store::memory::MemoryCluster;
 use stowfs::volume::{OpenOptions, Volume};
 
@@ -150,6 +152,34 @@ async fn a_live_root_is_refused_and_a_takeover_fences() {
     assert!(put(&first, "z", content(2, 100)).is_err());
     let (_, pos) = put(&taken, "z", content(3, 100)).unwrap();
     taken.durable(pos).await.unwrap();
+}
+
+/// Start-up did not answer claims, so a mount with a long log was taken for dead.
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_still_starts_is_alive() {
+    let cluster = MemoryCluster::new(12);
+    let a: Arc<dyn Store> = cluster.host("a");
+    let first = open(&a).await.unwrap();
+    let (_, pos) = put(&first, "x", content(1, 100)).unwrap();
+    first.durable(pos).await.unwrap();
+    first.shutdown().await.unwrap();
+    let faults = Faults::new(1);
+    faults.add(
+        Rule::new(Fault::Delay(Duration::from_secs(40)))
+            .op(Op::Open)
+            .path("log/"),
+    );
+    let slow = faults.wrap(cluster.host("b"));
+    let c: Arc<dyn Store> = cluster.host("c");
+    let late = async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        open(&c).await
+    };
+    let (started, refused) = tokio::join!(open(&slow), late);
+    let refused = refused.err().expect("the root is owned");
+    assert!(refused.is(ErrorKind::Owned), "{refused}");
+    let volume = started.unwrap();
+    assert_eq!(get(&volume, "x").await.unwrap(), content(1, 100));
 }
 
 #[tokio::test(start_paused = true)]

@@ -137,7 +137,7 @@ impl Batch {
             Ok(bytes) => bytes,
             Err(_) if !is_current(root, ino, &old) => return Ok(()),
             // It stays where it is, for whoever repairs it; the rest can move.
-            Err(e) if e.is(ErrorKind::Corrupt) => {
+            Err(e) if !e.is_ambiguous() && !e.is(ErrorKind::Fenced) => {
                 tracing::warn!("compaction leaves a damaged extent of {ino:?} alone: {e}");
                 return Ok(());
             }

@@ -69,7 +69,7 @@ pub struct Volume {
     buffer: Arc<Semaphore>,
     buffer_size: usize,
     usage: Mutex<Usage>,
-    ownership: Ownership,
+    ownership: Arc<Ownership>,
     fenced: OnceLock<Error>,
     stopped: watch_channel::Sender<bool>,
     background: Mutex<Vec<JoinHandle<()>>>,

@@ -69,6 +69,9 @@ impl Volume {
             lock: None,
         };
         let ownership = owner::acquire(&*store, me, lock, options.takeover).await?;
+        let ownership = Arc::new(ownership);
+        // Until the volume watches by itself: reading a long log must not look like death.
+        let _answering = watch::while_starting(store.clone(), ownership.clone());
         let epoch = ownership.epoch();
         fence_past_epochs(&*store, epoch).await?;
         let Recovery {
@@ -305,7 +308,7 @@ fn start(
     identity: Identity,
     index: Index,
     log: &LogEnd,
-    ownership: super::Ownership,
+    ownership: Arc<super::Ownership>,
     options: &OpenOptions,
 ) -> Arc<Volume> {
     let config = options.config.clone();

@@ -19,6 +19,9 @@ pub const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 /// How often a holder looks for claims, and a claimant for answers.
 pub const LOOK_EVERY: Duration = Duration::from_secs(3);
 
+/// How often a claimant that others overtook looks again.
+const ATTEMPTS: u32 = 3;
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     pub epoch: u32,
@@ -202,20 +205,37 @@ pub async fn acquire(
     lock: Option<HostLock>,
     takeover: bool,
 ) -> Result<Ownership> {
-    let before = look(store).await?;
-    if before.highest > 0 && !before.released && !takeover {
-        check_dead(store, before.highest, lock.as_ref()).await?;
-    }
-    let lock_held_by_other = lock.as_ref().is_some_and(|l| !l.held);
-    if lock_held_by_other && !takeover {
-        let text = "another mount of this root is starting or stopping on this host; try again";
-        return Err(Error::new(ErrorKind::Owned, text));
-    }
-    me.epoch = before.highest.checked_add(1).ok_or_else(|| {
-        let text = format!("{OWNER_DIR}/{} leaves no higher epoch", before.highest);
-        Error::new(ErrorKind::Corrupt, text)
-    })?;
     me.lock = lock.as_ref().map(|l| l.identity.clone());
+    let mut attempts = 0;
+    loop {
+        let before = look(store).await?;
+        if before.highest > 0 && !before.released && !takeover {
+            check_dead(store, before.highest, lock.as_ref()).await?;
+        }
+        if lock.as_ref().is_some_and(|l| !l.held) && !takeover {
+            let text = "another mount of this root is starting or stopping on this host; try again";
+            return Err(Error::new(ErrorKind::Owned, text));
+        }
+        me.epoch = before.highest.checked_add(1).ok_or_else(|| {
+            let text = format!("{OWNER_DIR}/{} leaves no higher epoch", before.highest);
+            Error::new(ErrorKind::Corrupt, text)
+        })?;
+        match claim(store, &me).await? {
+            None => break,
+            // The winner may be dead already: a claim can arrive long after its claimant died.
+            Some(winner) if attempts == ATTEMPTS => return Err(owned(&winner)),
+            Some(_) => attempts += 1,
+        }
+    }
+    Ok(Ownership {
+        epoch: Epoch(me.epoch),
+        owner: me,
+        lock: parking_lot::Mutex::new(lock),
+    })
+}
+
+/// Tries to become the owner of an epoch. Returns who was faster, if somebody was.
+async fn claim(store: &dyn Store, me: &Owner) -> Result<Option<Owner>> {
     let epoch = Epoch(me.epoch);
     // Before the owner file: whoever comes later finds this directory and renames it, so that a
     // late owner of this epoch can never create it.
@@ -225,20 +245,13 @@ pub async fn acquire(
         .context("beginning an epoch")?;
     let path = format!("{OWNER_DIR}/{epoch}");
     match store.put(&path, me.encode().into()).await {
-        Ok(()) => {}
+        Ok(()) => Ok(None),
         Err(e) if e.is(ErrorKind::AlreadyExists) || e.is_ambiguous() => {
             let winner = read_owner(store, me.epoch).await.map_err(|_| e)?;
-            if winner != me {
-                return Err(owned(&winner));
-            }
+            Ok((winner != *me).then_some(winner))
         }
-        Err(e) => return Err(e.context("claiming the root")),
+        Err(e) => Err(e.context("claiming the root")),
     }
-    Ok(Ownership {
-        owner: me,
-        epoch,
-        lock: parking_lot::Mutex::new(lock),
-    })
 }
 
 fn owned(holder: &Owner) -> Error {
@@ -287,10 +300,8 @@ async fn await_answer(store: &dyn Store, epoch: u32, id: &str) -> Result<bool> {
     while Instant::now() < deadline {
         tokio::time::sleep(LOOK_EVERY / 3).await;
         let found = look(store).await?;
-        if found.highest > epoch {
-            return Err(owned(&read_owner(store, found.highest).await?));
-        }
-        if found.released {
+        // Somebody else took the root over: that owner must be asked then.
+        if found.highest > epoch || found.released {
             return Ok(false);
         }
         if found.answers.iter().any(|(e, i)| *e == epoch && i == id) {

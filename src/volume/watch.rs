@@ -1,12 +1,34 @@
 //! Background duties that are not upkeep of the data: watching the ownership, refreshing statfs.
 
-use super::owner::LOOK_EVERY;
+use super::owner::{LOOK_EVERY, Ownership};
 use super::{ErrorKind, Volume};
-use std::sync::Weak;
+use crate::store::Store;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
 const USAGE_EVERY: Duration = Duration::from_secs(15);
+
+/// Answers claims until it is dropped.
+pub(super) struct Answering(JoinHandle<()>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+pub(super) fn while_starting(store: Arc<dyn Store>, ownership: Arc<Ownership>) -> Answering {
+    Answering(tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            // Whatever is wrong, start-up or the first commit finds it too.
+            if let Err(e) = ownership.watch(&*store).await {
+                tracing::debug!("watching the ownership while starting: {e}");
+            }
+        }
+    }))
+}
 
 /// An idle owner learns only here that it was fenced.
 pub(super) fn ownership(volume: Weak<Volume>) -> JoinHandle<()> {
