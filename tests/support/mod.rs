@@ -9,6 +9,7 @@ pub mod flink;
 pub mod hdfs;
 pub mod http;
 pub mod java;
+pub mod load;
 pub mod mount;
 pub mod packing;
 pub mod ports;

@@ -27,6 +27,7 @@ pub fn stowfs() -> Command {
 pub struct Mount {
     url: String,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     dir: Option<TempDir>,
     child: Option<Child>,
     ready: String,
@@ -60,10 +61,17 @@ impl Mount {
         Mount {
             url: url.to_string(),
             arguments: arguments.iter().map(|a| a.to_string()).collect(),
+            environment: Vec::new(),
             dir: Some(dir),
             child: None,
             ready: String::new(),
         }
+    }
+
+    /// A variable of the program's environment.
+    pub fn env(mut self, name: &str, value: &str) -> Mount {
+        self.environment.push((name.into(), value.into()));
+        self
     }
 
     /// The folder of the mountpoint, the run-dir and the log.
@@ -94,6 +102,14 @@ impl Mount {
         self.child.as_ref().expect("not mounted").id()
     }
 
+    /// Memory of the process (bytes).
+    pub fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
+        let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        kib << 10
+    }
+
     /// What the process has logged, over all its lives.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir().join("log")).unwrap_or_default()
@@ -105,6 +121,7 @@ impl Mount {
         command.arg("mount").arg(&self.url).arg(self.path());
         command.arg("--run-dir").arg(self.run_dir());
         command.args(&self.arguments);
+        command.envs(self.environment.iter().cloned());
         command
     }
 
