@@ -131,6 +131,8 @@ async fn files_of(volume: &Volume) -> Files {
     });
     let mut files = Files::new();
     for (name, ino) in names {
+        // Or compaction may give up a segment between looking at the index and fetching from it.
+        let _reading = volume.reading();
         let (size, extents) = volume.read(|i| {
             (
                 i.attr(ino).expect("an entry's inode").size,

@@ -8,6 +8,7 @@
 //!
 //! Frames stay in memory until the store can show them to a reader (see `OpenVisibility`).
 
+mod beginning;
 mod queue;
 mod segment_writer;
 mod tail;

@@ -21,6 +21,7 @@ pub(super) struct SegmentWriter {
     pub(super) name: SegmentName,
     pub(super) path: String,
     pub(super) base: Pos,
+    predecessor: Option<SegmentName>,
     /// None while a sync runs, in a task of its own.
     pub(super) writer: Option<Box<dyn Writer>>,
     /// Position after the last appended frame.
@@ -35,40 +36,25 @@ pub(super) struct SegmentWriter {
 }
 
 impl SegmentWriter {
+    /// Makes the file, and a header in it that need not be durable yet.
     pub(super) async fn create(
         shared: &Shared,
         name: SegmentName,
         base: Pos,
         predecessor: Option<SegmentName>,
     ) -> Result<SegmentWriter> {
-        let id = &shared.identity;
-        let path = segment::path(&name, id.epoch);
-        let header = SegmentHeader {
-            root: id.root,
-            name,
-            stream: id.stream,
-            epoch: id.epoch,
-            session: id.session,
-            base,
-            durable: base,
-            predecessor,
-            created: shared.clock.now(),
-            origin: id.origin,
-        };
-        let mut writer = shared
+        let path = segment::path(&name, shared.identity.epoch);
+        let writer = shared
             .store
             .create(&path)
             .await
             .context(format_args!("creating segment {path}"))?;
-        writer
-            .append(header.encode().into())
-            .await
-            .context(format_args!("writing the header of {path}"))?;
         let now = Instant::now();
         Ok(SegmentWriter {
             name,
             path,
             base,
+            predecessor,
             writer: Some(writer),
             appended: base,
             synced: base,
@@ -77,6 +63,40 @@ impl SegmentWriter {
             used: now,
             table: Vec::new(),
         })
+    }
+
+    pub(super) async fn write_header(&mut self, shared: &Shared) -> Result<()> {
+        let id = &shared.identity;
+        let header = SegmentHeader {
+            root: id.root,
+            name: self.name,
+            stream: id.stream,
+            epoch: id.epoch,
+            session: id.session,
+            base: self.base,
+            durable: self.base,
+            predecessor: self.predecessor,
+            created: shared.clock.now(),
+            origin: id.origin,
+        };
+        let Some(writer) = self.writer.as_mut() else {
+            return Ok(());
+        };
+        writer
+            .append(header.encode().into())
+            .await
+            .context(format_args!("writing the header of {}", self.path))
+    }
+
+    /// Shows that the replicas which the store has chosen take bytes.
+    pub(super) async fn sync_header(&mut self) -> Result<()> {
+        let Some(writer) = self.writer.as_mut() else {
+            return Ok(());
+        };
+        writer
+            .sync()
+            .await
+            .context(format_args!("syncing the header of {}", self.path))
     }
 
     /// Bytes of the file so far.

@@ -1,8 +1,9 @@
 //! The task of a stream: writes what is queued, syncs, acknowledges, rolls when a segment fails.
 
+use super::beginning::Beginning;
 use super::segment_writer::SegmentWriter;
 use super::{Sealing, Shared};
-use crate::base::{Error, ErrorKind, Pos, Result, SegmentName, StreamId};
+use crate::base::{Error, ErrorKind, Pos, Result};
 use crate::format::{SegmentRow, SegmentState};
 use crate::store::Writer;
 use std::sync::Arc;
@@ -22,12 +23,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 struct Task {
     shared: Arc<Shared>,
     segment: Option<SegmentWriter>,
-    predecessor: Option<SegmentName>,
-    /// Number of the next log segment of this epoch.
-    next_log_segment: u32,
+    beginning: Beginning,
     pause: Duration,
     /// How long a sync takes lately.
     usual_sync: Duration,
+    /// Steps that were given up early since the last success: each doubles the patience, or a store
+    /// that is slow as a whole would never get anything done.
+    hedges: u32,
     /// A sync that was overtaken by a roll is still under way.
     straggler: Arc<AtomicBool>,
     /// The coming sync has waited for siblings already.
@@ -50,12 +52,12 @@ enum Step {
 
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut task = Task {
+        beginning: Beginning::new(shared.clone()),
         shared,
         segment: None,
-        predecessor: None,
-        next_log_segment: 0,
         pause: FIRST_PAUSE,
         usual_sync: Duration::ZERO,
+        hedges: 0,
         straggler: Arc::default(),
         waited: false,
         seals: JoinSet::new(),
@@ -170,7 +172,7 @@ impl Task {
         if self.segment.is_none() {
             self.segment = self.open().await?;
         }
-        let Some(segment) = self.segment.as_mut() else {
+        let Some(segment) = &self.segment else {
             return Ok(());
         };
         let batch = self
@@ -183,30 +185,21 @@ impl Task {
             // A straggler acknowledged more meanwhile: the next step finds it overtaken.
             return Ok(());
         }
-        match timeout(self.shared.options.sync_timeout, segment.append(&batch)).await {
+        let limit = self.step_limit();
+        let Some(segment) = self.segment.as_mut() else {
+            return Ok(());
+        };
+        match timeout(limit, segment.append(&batch)).await {
             Ok(result) => result.map_err(|e| e.context(format_args!("writing {}", segment.path))),
-            Err(_) => Err(overdue(
-                "writing",
-                &segment.path,
-                self.shared.options.sync_timeout,
-            )),
+            Err(_) => Err(overdue("writing", &segment.path, limit)),
         }
     }
 
     /// Begins a segment at the first position that is not durable.
     async fn open(&mut self) -> Result<Option<SegmentWriter>> {
         let base = self.shared.state.lock().queue.durable();
-        let name = self.next_name();
-        let create = SegmentWriter::create(&self.shared, name, base, self.predecessor);
-        let segment = match timeout(self.shared.options.sync_timeout, create).await {
-            Ok(created) => created?,
-            Err(_) => {
-                let limit = self.shared.options.sync_timeout;
-                return Err(overdue("creating segment", &name.to_string(), limit));
-            }
-        };
+        let segment = self.beginning.begin(base).await?;
         debug!("segment {} begins at {base}", segment.path);
-        self.predecessor = Some(name);
         // While it was created a straggler may have acknowledged more; then it must not claim those
         // positions even for a moment, as their payloads may have left the memory.
         if self.shared.state.lock().queue.durable() > base {
@@ -221,32 +214,12 @@ impl Task {
         Ok(Some(segment))
     }
 
-    /// Each attempt gets a new number: a failed one may have left a file.
-    fn next_name(&mut self) -> SegmentName {
-        let id = &self.shared.identity;
-        if id.stream == StreamId::LOG {
-            let n = self.next_log_segment;
-            self.next_log_segment += 1;
-            SegmentName::Log { epoch: id.epoch, n }
-        } else {
-            let n = self
-                .shared
-                .counters
-                .next_lane_segment
-                .fetch_add(1, Ordering::Relaxed);
-            SegmentName::Lane {
-                session: id.session,
-                n,
-            }
-        }
-    }
-
     async fn sync(&mut self) -> Result<()> {
         if self.wait_for_siblings().await {
             return Ok(());
         }
         self.waited = false;
-        let limit = self.sync_limit();
+        let limit = self.step_limit();
         let Some(segment) = self.segment.as_mut() else {
             return Ok(());
         };
@@ -273,6 +246,7 @@ impl Task {
         }
         let took = started.elapsed();
         self.usual_sync = (self.usual_sync * 7 + took) / 8;
+        self.hedges = 0;
         if !segment.checked {
             self.shared.host.check_owner().await?;
             segment.checked = true;
@@ -311,13 +285,14 @@ impl Task {
         waited
     }
 
-    /// After this time a sync is given up, or raced by a roll if that may help.
-    fn sync_limit(&self) -> Duration {
+    /// After this time a step of the open segment is given up, or raced by a roll if that may help.
+    fn step_limit(&self) -> Duration {
         let limit = self.shared.options.sync_timeout;
         match self.shared.options.hedge_after {
             // One hedge at a time: if every sync is slow, more writing makes it worse.
             Some(hedge) if !self.straggler.load(Ordering::Relaxed) => {
-                hedge.max(self.usual_sync * 8).min(limit)
+                let usual = hedge.max(self.usual_sync * 8);
+                usual.saturating_mul(1 << self.hedges.min(8)).min(limit)
             }
             _ => limit,
         }
@@ -383,6 +358,7 @@ impl Task {
             self.shared.identity.stream
         );
         Shared::count(&self.shared.counters.rolls);
+        self.hedges = self.hedges.saturating_add(1);
         if let Some(segment) = self.segment.take() {
             // What the queue knows to be durable may be so in another segment.
             let row = segment.row(&self.shared, SegmentState::Sealed, segment.synced, 0);
@@ -442,7 +418,7 @@ fn retire(shared: &Arc<Shared>, row: SegmentRow, path: String) {
 
 /// Closes a segment whose writer is lost: tries until it succeeds. `row.end` says how much of it
 /// counts.
-async fn close_lost(shared: Arc<Shared>, mut row: SegmentRow, path: String) {
+pub(super) async fn close_lost(shared: Arc<Shared>, mut row: SegmentRow, path: String) {
     let mut pause = FIRST_PAUSE;
     let size = loop {
         if shared.state.lock().health.dead.is_some() {
@@ -467,7 +443,7 @@ async fn close_lost(shared: Arc<Shared>, mut row: SegmentRow, path: String) {
 
 type SyncTask = tokio::task::JoinHandle<(Box<dyn Writer>, Result<()>)>;
 
-fn overdue(doing: &str, what: &str, limit: Duration) -> Error {
+pub(super) fn overdue(doing: &str, what: &str, limit: Duration) -> Error {
     Error::new(
         ErrorKind::TimedOut,
         format!("{doing} {what} took longer than {limit:?}"),

@@ -361,7 +361,7 @@ impl Writer {
             && content.len > 8
         {
             let arrived = found.get(to).is_some_and(|bytes| content.is(bytes));
-            let left = found.get(from).is_none();
+            let left = !found.contains_key(from);
             assert!(arrived == left, "half a rename of {from} to {to}");
         }
         if certain {

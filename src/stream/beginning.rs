@@ -1,0 +1,156 @@
+//! Beginning a segment.
+//!
+//! A store may place it on a replica that hangs, and do so again and again until it takes that
+//! replica for dead. Where this can be (`hedge_after` is set), further segments are begun beside
+//! one that does not get on, and the first that can sync its header is taken. The others stay empty.
+
+use super::Shared;
+use super::segment_writer::SegmentWriter;
+use super::task::{close_lost, overdue};
+use crate::base::{Error, ErrorKind, Pos, Result, SegmentName, StreamId};
+use crate::format::SegmentState;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// Segments that are begun at the same time, at most.
+const AT_ONCE: usize = 8;
+
+type Attempts = JoinSet<Result<SegmentWriter>>;
+
+pub(super) struct Beginning {
+    shared: Arc<Shared>,
+    predecessor: Option<SegmentName>,
+    /// Number of the next log segment of this epoch.
+    next_log_segment: u32,
+    /// How long it takes lately.
+    usual: Duration,
+}
+
+impl Beginning {
+    pub(super) fn new(shared: Arc<Shared>) -> Beginning {
+        Beginning {
+            shared,
+            predecessor: None,
+            next_log_segment: 0,
+            usual: Duration::ZERO,
+        }
+    }
+
+    /// A new segment whose first frame will have position `base`.
+    pub(super) async fn begin(&mut self, base: Pos) -> Result<SegmentWriter> {
+        let started = Instant::now();
+        let segment = match self.shared.options.hedge_after {
+            Some(hedge) => self.first_of_several(base, hedge).await?,
+            None => self.only(base).await?,
+        };
+        self.usual = (self.usual * 3 + started.elapsed()) / 4;
+        self.predecessor = Some(segment.name);
+        Ok(segment)
+    }
+
+    async fn only(&mut self, base: Pos) -> Result<SegmentWriter> {
+        let (name, limit) = (self.next_name(), self.shared.options.sync_timeout);
+        let begin = async {
+            let mut segment =
+                SegmentWriter::create(&self.shared, name, base, self.predecessor).await?;
+            segment.write_header(&self.shared).await?;
+            Ok(segment)
+        };
+        match timeout(limit, begin).await {
+            Ok(begun) => begun,
+            Err(_) => Err(overdue("creating segment", &name.to_string(), limit)),
+        }
+    }
+
+    async fn first_of_several(&mut self, base: Pos, hedge: Duration) -> Result<SegmentWriter> {
+        let limit = self.shared.options.sync_timeout;
+        let deadline = Instant::now() + limit;
+        // If every replica is slow, more segments make it worse.
+        let patience = (hedge / 4).max(self.usual * 4);
+        let mut attempts = Attempts::new();
+        let mut created = self.attempt(base, &mut attempts);
+        let begun = loop {
+            let until = deadline.min(Instant::now() + patience);
+            match timeout_at(until, attempts.join_next()).await {
+                Ok(Some(Ok(Err(e)))) if e.is_ambiguous() && !attempts.is_empty() => continue,
+                Ok(Some(Ok(begun))) => break begun,
+                Ok(Some(Err(e))) => break Err(Error::new(ErrorKind::Other, format!("task: {e}"))),
+                Ok(None) => {}
+                Err(_) if until == deadline => {
+                    let id = self.shared.identity.stream;
+                    break Err(overdue("beginning a segment of", &format!("{id}"), limit));
+                }
+                Err(_) => {}
+            }
+            // One that still waits for its file waits for the store as a whole; so would others.
+            if attempts.len() < AT_ONCE && created.load(Ordering::Relaxed) {
+                created = self.attempt(base, &mut attempts);
+            }
+        };
+        tokio::spawn(discard(self.shared.clone(), attempts));
+        begun
+    }
+
+    /// Begins one more. The flag says when its file exists.
+    fn attempt(&mut self, base: Pos, attempts: &mut Attempts) -> Arc<AtomicBool> {
+        let created = Arc::new(AtomicBool::new(false));
+        let (shared, name, told) = (self.shared.clone(), self.next_name(), created.clone());
+        attempts.spawn(begin_synced(shared, name, base, self.predecessor, told));
+        created
+    }
+
+    /// Each attempt gets a new number: a failed one may have left a file.
+    fn next_name(&mut self) -> SegmentName {
+        let id = &self.shared.identity;
+        if id.stream == StreamId::LOG {
+            let n = self.next_log_segment;
+            self.next_log_segment += 1;
+            SegmentName::Log { epoch: id.epoch, n }
+        } else {
+            let next = &self.shared.counters.next_lane_segment;
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let session = id.session;
+            SegmentName::Lane { session, n }
+        }
+    }
+}
+
+/// A segment whose header is synced, which shows that its replicas take bytes. Cleans up behind
+/// itself when that fails.
+async fn begin_synced(
+    shared: Arc<Shared>,
+    name: SegmentName,
+    base: Pos,
+    predecessor: Option<SegmentName>,
+    created: Arc<AtomicBool>,
+) -> Result<SegmentWriter> {
+    let segment = SegmentWriter::create(&shared, name, base, predecessor).await;
+    created.store(true, Ordering::Relaxed);
+    let mut segment = segment?;
+    let mut synced = segment.write_header(&shared).await;
+    if synced.is_ok() {
+        synced = segment.sync_header().await;
+    }
+    if let Err(e) = synced {
+        close_unused(&shared, segment);
+        return Err(e);
+    }
+    Ok(segment)
+}
+
+/// Segments that were begun in vain.
+async fn discard(shared: Arc<Shared>, mut attempts: Attempts) {
+    while let Some(ended) = attempts.join_next().await {
+        if let Ok(Ok(segment)) = ended {
+            close_unused(&shared, segment);
+        }
+    }
+}
+
+fn close_unused(shared: &Arc<Shared>, segment: SegmentWriter) {
+    let row = segment.row(shared, SegmentState::Sealed, segment.base, 0);
+    tokio::spawn(close_lost(shared.clone(), row, segment.path.clone()));
+}
