@@ -1,5 +1,5 @@
 //! What a mount on a local store acknowledged is durable: after `kill -9` under load, before the
-//! reply leaves, and when the disk is full. Long form: `STOWFS_ROUNDS=200 cargo test --test durability`.
+//! reply leaves, and when the disk is full. Long form: `STOWFS_TEST_ROUNDS=200 cargo test --test durability`.
 
 mod support;
 

@@ -2,7 +2,7 @@
 //! while files are being written. Each writer gets success, late success, or an error that is true;
 //! service resumes by itself; what was acknowledged is there, also after `kill -9` and a new mount.
 //!
-//! Long form: `STOWFS_ROUNDS=100 STOWFS_REPEAT=5 cargo test --test durability_hdfs`.
+//! Long form: `STOWFS_TEST_ROUNDS=100 STOWFS_TEST_REPEAT=5 cargo test --test durability_hdfs`.
 
 mod support;
 
@@ -78,7 +78,7 @@ fn under_fault(hdfs: &Hdfs, name: &str, more: &[&str], fault: impl Fn(&Hdfs, &Mo
         worst: Duration::ZERO,
         errors: 0,
     };
-    for n in 0..load::number("STOWFS_REPEAT").unwrap_or(1) {
+    for n in 0..load::number("STOWFS_TEST_REPEAT").unwrap_or(1) {
         let root = format!("{name}-{n}");
         let mut mount = mount(hdfs, &root, more);
         let mut writers = load::writers(&mount.path(), 4, load::seed(name));

@@ -404,17 +404,17 @@ pub fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// `STOWFS_SEED`, or a new one, which is printed.
+/// `STOWFS_TEST_SEED`, or a new one, which is printed.
 pub fn seed(what: &str) -> u64 {
-    let seed = number("STOWFS_SEED").unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
-    println!("{what}: seed {seed} (STOWFS_SEED={seed} chooses it)");
+    let seed = number("STOWFS_TEST_SEED").unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
+    println!("{what}: seed {seed} (STOWFS_TEST_SEED={seed} chooses it)");
     seed
 }
 
 /// Kills a mount under load `rounds` times; each time all that was acknowledged is found.
 pub fn kill_again_and_again(mount: &mut super::mount::Mount, what: &str, rounds: u64) {
     let seed = seed(what);
-    let rounds = number("STOWFS_ROUNDS").unwrap_or(rounds);
+    let rounds = number("STOWFS_TEST_ROUNDS").unwrap_or(rounds);
     let mut rng = StdRng::seed_from_u64(seed);
     let mut writers = writers(&mount.path(), 4, seed);
     for round in 0..rounds {
