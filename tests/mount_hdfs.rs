@@ -106,7 +106,9 @@ fn a_frozen_holder_is_taken_over_and_learns_it_when_thawed() {
 
     old.signal(Signal::SIGCONT);
     // Whatever it is asked from now on, it acknowledges nothing.
-    while old.is_in_mount_table() {
+    let mut exit = None;
+    while exit.is_none() {
+        exit = old.try_wait(Duration::from_millis(1));
         let synced = fs::File::create(&zombie).and_then(|file| {
             file.write_all_at(b"x", 0)?;
             file.sync_all()
@@ -114,7 +116,10 @@ fn a_frozen_holder_is_taken_over_and_learns_it_when_thawed() {
         assert!(synced.is_err());
         std::thread::sleep(Duration::from_millis(100));
     }
-    assert_eq!(old.wait().code(), Some(69), "{}", old.log());
+    assert_eq!(exit.and_then(|e| e.code()), Some(69), "{}", old.log());
+    // An engine that goes on must not write into the directory below: the mount stays, dead.
+    let dead = fs::metadata(old.path()).unwrap_err();
+    assert_eq!(dead.raw_os_error(), Some(nix::libc::ENOTCONN), "{dead}");
     check_files(&new.path(), &[before, after].concat());
     assert!(!new.at("zombie").exists());
 }

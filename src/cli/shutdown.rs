@@ -97,7 +97,10 @@ pub async fn finish(
                 tracing::error!("committing: {e:?}");
             }
         }
-        if let Err(e) = mounted.detach() {
+        // A mount that fails stays where it is, dead: programs get errors. Without it they would
+        // go on in the directory below, and what they write there would be hidden by the next mount.
+        let wanted = matches!(end, End::Signal(_) | End::Unmounted);
+        if let Some(Err(e)) = wanted.then(|| mounted.detach()) {
             tracing::error!("{e}");
         }
         match end {
