@@ -22,6 +22,15 @@ budget() {
     esac
 }
 
+# Suites with real daemons under real time. On a crowded machine a JVM can be late for a reason that is
+# not stowfs; such a suite gets a second attempt, and the summary says so.
+real() {
+    case $1 in
+    hdfs_* | *_hdfs | mount* | durability | flink | rocksdb | costs | posix_*) return 0 ;;
+    *) return 1 ;;
+    esac
+}
+
 report=()
 failed=0
 # run NAME SECONDS COMMAND…
@@ -30,7 +39,14 @@ run() {
     shift 2
     say "$name"
     timeout --kill-after=30 "$limit" "$@" || status=$?
-    local took=$((SECONDS - start)) how=ok
+    local how=ok
+    if [ $status -ne 0 ] && real "$name" && [ $SECONDS -lt 2400 ]; then
+        say "$name, second attempt (the first failed with $status)"
+        status=0
+        timeout --kill-after=30 "$limit" "$@" || status=$?
+        how="ok at the SECOND attempt: look at the first above"
+    fi
+    local took=$((SECONDS - start))
     [ $status -eq 0 ] || { how=FAILED; failed=1; }
     [ $status -ne 124 ] && [ $status -ne 137 ] || how="OUT OF TIME ($limit s)"
     report+=("$(printf '%-24s %5d s  %s' "$name" "$took" "$how")")
