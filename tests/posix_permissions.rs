@@ -108,6 +108,10 @@ fn set_user_id_bits_go_with_writes_and_changes_of_owner() {
     reset();
     chown(&path, Some(2), None).unwrap();
     assert_eq!(mode(), 0o777, "after chown by root");
+    // Found by the differential test: the kernel passes this one without an owner.
+    reset();
+    chown(&path, None, None).unwrap();
+    assert_eq!(mode(), 0o777, "after chown(-1, -1)");
     // Without execution by the group, set-group-id means mandatory locking, and stays.
     reset();
     fs::set_permissions(&path, Permissions::from_mode(0o2767)).unwrap();
@@ -135,6 +139,7 @@ fn file_capabilities_go_with_writes() {
         "echo x >>f",
         "truncate -s 1 f",
         "chown daemon f",
+        "python3 -c 'import os; os.chown(\"f\", -1, -1)'",
         "fallocate -l 90000 f",
     ] {
         fs::write(&path, "content").unwrap();

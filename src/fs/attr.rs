@@ -165,7 +165,7 @@ fn restate(
     let mut attr = attr_of(index, ino)?;
     apply(&mut attr, set, now);
     change.row(Row::Inode { ino, attr });
-    if set.uid.is_some() || set.gid.is_some() {
+    if set.is_chown() {
         drop_capability(index, change, ino);
     }
     Ok(())
@@ -176,7 +176,7 @@ fn apply(attr: &mut Attr, set: &SetAttr, now: Timestamp) {
         SetTime::Now => now,
         SetTime::At(t) => t,
     };
-    if set.uid.is_some() || set.gid.is_some() {
+    if set.is_chown() {
         attr.mode = without_suid(attr.mode);
     }
     if let Some(mode) = set.mode {

@@ -56,6 +56,19 @@ pub struct SetAttr {
     pub fh: Option<Fh>,
 }
 
+impl SetAttr {
+    /// Whether this is a chown. One that names neither owner nor group (`chown(-1, -1)`) arrives
+    /// from the kernel as a request that sets nothing, and no other call does.
+    pub fn is_chown(&self) -> bool {
+        let nothing_else = self.mode.is_none()
+            && self.size.is_none()
+            && self.atime.is_none()
+            && self.mtime.is_none()
+            && self.ctime.is_none();
+        self.uid.is_some() || self.gid.is_some() || nothing_else
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteMode {
     /// The handle was opened with O_APPEND. The kernel has chosen the offset already.

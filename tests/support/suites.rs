@@ -56,10 +56,12 @@ pub fn pjdfstest(mount: &Mount) {
     }
 }
 
-/// Every operation that it has.
+/// Every operation that it has. Of at least one byte: fsx takes the EINVAL of an empty allocation
+/// for a filesystem without them.
 pub const FSX: &str = "
 flen = 262144
 [opsize]
+min = 1
 max = 65536
 [weights]
 close_open = 1
