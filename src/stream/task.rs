@@ -2,7 +2,7 @@
 
 use super::beginning::Beginning;
 use super::segment_writer::SegmentWriter;
-use super::{Sealing, Shared};
+use super::{Sealing, Shared, StreamOptions};
 use crate::base::{Error, ErrorKind, Pos, Result};
 use crate::format::{SegmentRow, SegmentState};
 use crate::store::Writer;
@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 /// Bytes handed to the store between two looks at what else there is to do.
 const BATCH: usize = 4 << 20;
 /// Segments that may be in the course of being sealed at the same time.
-const SEALS_AT_ONCE: usize = 4;
+const SEALS_AT_ONCE: usize = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -389,10 +389,19 @@ impl Task {
     }
 }
 
+/// How long a segment may take to be sealed. Where replicas can hang, not as long as a sync may: a
+/// footer only shortens start-up, and a stream whose seals all hang must wait for one of them.
+fn seal_limit(options: &StreamOptions) -> Duration {
+    let remote = options.hedge_after.map(|hedge| hedge * 3);
+    remote.map_or(options.sync_timeout, |limit| {
+        limit.min(options.sync_timeout)
+    })
+}
+
 async fn seal(shared: Arc<Shared>, segment: SegmentWriter) {
     let (path, name) = (segment.path.clone(), segment.name);
     let (base, end) = (segment.base, segment.synced);
-    let limit = shared.options.sync_timeout;
+    let limit = seal_limit(&shared.options);
     let full = segment.row(&shared, SegmentState::Sealed, end, 0);
     let why = match timeout(limit, segment.seal(&shared)).await {
         Ok(Ok(row)) => {
