@@ -41,12 +41,10 @@ impl Beginning {
 
     /// A new segment whose first frame will have position `base`.
     pub(super) async fn begin(&mut self, base: Pos) -> Result<SegmentWriter> {
-        let started = Instant::now();
         let segment = match self.shared.options.hedge_after {
             Some(hedge) => self.first_of_several(base, hedge).await?,
             None => self.only(base).await?,
         };
-        self.usual = (self.usual * 3 + started.elapsed()) / 4;
         self.predecessor = Some(segment.name);
         Ok(segment)
     }
@@ -67,11 +65,12 @@ impl Beginning {
 
     async fn first_of_several(&mut self, base: Pos, hedge: Duration) -> Result<SegmentWriter> {
         let limit = self.shared.options.sync_timeout;
-        let deadline = Instant::now() + limit;
+        let started = Instant::now();
+        let deadline = started + limit;
         // If every replica is slow, more segments make it worse.
         let patience = (hedge / 4).max(self.usual * 4);
         let mut attempts = Attempts::new();
-        let mut created = self.attempt(base, &mut attempts);
+        let (first, mut created) = self.attempt(base, &mut attempts);
         let begun = loop {
             let until = deadline.min(Instant::now() + patience);
             match timeout_at(until, attempts.join_next()).await {
@@ -87,19 +86,24 @@ impl Beginning {
             }
             // One that still waits for its file waits for the store as a whole; so would others.
             if attempts.len() < AT_ONCE && created.load(Ordering::Relaxed) {
-                created = self.attempt(base, &mut attempts);
+                (_, created) = self.attempt(base, &mut attempts);
             }
         };
+        if begun.as_ref().is_ok_and(|segment| segment.name == first) {
+            // If another one was faster, a replica hangs. To learn patience from that would make
+            // each segment that is begun while it hangs take longer than the last.
+            self.usual = (self.usual * 3 + started.elapsed()) / 4;
+        }
         tokio::spawn(discard(self.shared.clone(), attempts));
         begun
     }
 
     /// Begins one more. The flag says when its file exists.
-    fn attempt(&mut self, base: Pos, attempts: &mut Attempts) -> Arc<AtomicBool> {
+    fn attempt(&mut self, base: Pos, attempts: &mut Attempts) -> (SegmentName, Arc<AtomicBool>) {
         let created = Arc::new(AtomicBool::new(false));
         let (shared, name, told) = (self.shared.clone(), self.next_name(), created.clone());
         attempts.spawn(begin_synced(shared, name, base, self.predecessor, told));
-        created
+        (name, created)
     }
 
     /// Each attempt gets a new number: a failed one may have left a file.
