@@ -46,7 +46,7 @@ cp -r src tests Cargo.toml Cargo.lock "$mnt/"
 
 say "In the mount: $(find "$mnt" -type f | wc -l) files, $(du -sh --apparent-size "$mnt" | cut -f1)"
 ls -l "$mnt"
-ls "$mnt/checkpoint" | head -3
+ls "$mnt/checkpoint" | sed -n "1,3p"
 
 say "On the store: $(find "$store" -type f | wc -l) files"
 find "$store" -type f -exec ls -l {} + | awk '{print $5, $NF}' | sed "s|$work/||"
@@ -56,7 +56,7 @@ say "Where one of the files is"
 
 if "$stowfs" segments --help >/dev/null 2>&1; then
     say "Segments"
-    "$stowfs" segments "$mnt"
+    "$stowfs" segments --run-dir "$run" "$mnt"
 fi
 
 say "Unmounting, mounting again, and comparing every file"
