@@ -16,7 +16,8 @@ cargo clippy --version >/dev/null 2>&1 || rustup component add clippy || exit 1
 budget() {
     case $1 in
     lib) echo 300 ;;
-    hdfs_* | posix_hdfs | durability_hdfs | flink) echo 600 ;;
+    durability_hdfs) echo 900 ;;
+    hdfs_* | posix_hdfs | flink) echo 600 ;;
     crash_* | sim_*) echo 400 ;;
     *) echo 300 ;;
     esac

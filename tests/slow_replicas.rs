@@ -113,6 +113,22 @@ async fn appends_that_hang_delay_a_commit_little() {
     with_a_hanging_replica(Fault::Hang, Op::Append).await;
 }
 
+/// While the sync that was overtaken still hung, no further one was hedged: when the next block of
+/// the new segment was placed on the frozen DataNode too, commits waited 4 s.
+#[tokio::test(start_paused = true)]
+async fn a_second_replica_that_hangs_is_overtaken_too() {
+    let (cluster, faults) = (MemoryCluster::new(1), Faults::new(1));
+    let volume = open(faults.wrap(cluster.host("a"))).await;
+    commit(&volume, "before").await;
+    for (n, op) in (0..).zip([Op::Sync, Op::Append, Op::Sync]) {
+        faults.add(Rule::new(Fault::Hang).op(op).path("log/1/").times(1));
+        let took = commit(&volume, &format!("{n}")).await;
+        assert!(took < 3 * SECOND, "{op:?}: {took:?}");
+        assert_eq!(faults.injected(), n + 1);
+    }
+    check(&volume, &["before", "0", "1", "2"]).await;
+}
+
 /// More writing would make it worse: patience grows until the store keeps up.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_slow_as_a_whole_is_waited_for() {

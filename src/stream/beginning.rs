@@ -15,8 +15,14 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Segments that are begun at the same time, at most.
-const AT_ONCE: usize = 8;
+/// Segments that are begun beside each other before the pace slackens, and at most.
+const BRISK: usize = 8;
+const AT_ONCE: usize = 16;
+/// The pace after that is so many times slower.
+const SLACK: u32 = 4;
+
+/// For so long after an attempt that got stuck, a replica is taken to hang.
+const HANGS_FOR: Duration = Duration::from_secs(30);
 
 type Attempts = JoinSet<Result<SegmentWriter>>;
 
@@ -27,6 +33,8 @@ pub(super) struct Beginning {
     next_log_segment: u32,
     /// How long it takes lately.
     usual: Duration,
+    /// When the first attempt last lost to another one.
+    stuck: Option<Instant>,
 }
 
 impl Beginning {
@@ -36,7 +44,14 @@ impl Beginning {
             predecessor: None,
             next_log_segment: 0,
             usual: Duration::ZERO,
+            stuck: None,
         }
+    }
+
+    /// Whether a new segment may well be placed on a replica that hangs. One that is known to work
+    /// is worth keeping then, whatever its size.
+    pub(super) fn is_a_gamble(&self) -> bool {
+        self.stuck.is_some_and(|when| when.elapsed() < HANGS_FOR)
     }
 
     /// A new segment whose first frame will have position `base`.
@@ -71,28 +86,35 @@ impl Beginning {
         let patience = (hedge / 4).max(self.usual * 4);
         let mut attempts = Attempts::new();
         let (first, mut created) = self.attempt(base, &mut attempts);
+        let (mut begun_so_far, mut next) = (1, started + patience);
         let begun = loop {
-            let until = deadline.min(Instant::now() + patience);
-            match timeout_at(until, attempts.join_next()).await {
-                Ok(Some(Ok(Err(e)))) if e.is_ambiguous() && !attempts.is_empty() => continue,
+            match timeout_at(deadline.min(next), attempts.join_next()).await {
+                Ok(Some(Ok(Err(e)))) if e.is_ambiguous() && !attempts.is_empty() => {}
                 Ok(Some(Ok(begun))) => break begun,
                 Ok(Some(Err(e))) => break Err(Error::new(ErrorKind::Other, format!("task: {e}"))),
-                Ok(None) => {}
-                Err(_) if until == deadline => {
+                Err(_) if Instant::now() >= deadline => {
                     let id = self.shared.identity.stream;
                     break Err(overdue("beginning a segment of", &format!("{id}"), limit));
                 }
-                Err(_) => {}
+                Ok(None) | Err(_) => {}
             }
+            if Instant::now() < next {
+                continue;
+            }
+            let slack = if begun_so_far < BRISK { 1 } else { SLACK };
+            next = Instant::now() + patience * slack;
             // One that still waits for its file waits for the store as a whole; so would others.
             if attempts.len() < AT_ONCE && created.load(Ordering::Relaxed) {
                 (_, created) = self.attempt(base, &mut attempts);
+                begun_so_far += 1;
             }
         };
         if begun.as_ref().is_ok_and(|segment| segment.name == first) {
             // If another one was faster, a replica hangs. To learn patience from that would make
             // each segment that is begun while it hangs take longer than the last.
             self.usual = (self.usual * 3 + started.elapsed()) / 4;
+        } else {
+            self.stuck = Some(Instant::now());
         }
         tokio::spawn(discard(self.shared.clone(), attempts));
         begun

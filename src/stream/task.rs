@@ -7,7 +7,7 @@ use crate::base::{Error, ErrorKind, Pos, Result};
 use crate::format::{SegmentRow, SegmentState};
 use crate::store::Writer;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -15,6 +15,8 @@ use tracing::{debug, info, warn};
 
 /// Bytes handed to the store between two looks at what else there is to do.
 const BATCH: usize = 4 << 20;
+/// Syncs that may be under way beside the open segment's before the next is not hedged.
+const STRAGGLERS: usize = 3;
 /// Segments that may be in the course of being sealed at the same time.
 const SEALS_AT_ONCE: usize = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -30,8 +32,8 @@ struct Task {
     /// Steps that were given up early since the last success: each doubles the patience, or a store
     /// that is slow as a whole would never get anything done.
     hedges: u32,
-    /// A sync that was overtaken by a roll is still under way.
-    straggler: Arc<AtomicBool>,
+    /// Syncs that were overtaken by a roll and are still under way.
+    stragglers: Arc<AtomicUsize>,
     /// The coming sync has waited for siblings already.
     waited: bool,
     /// Segments that are being sealed.
@@ -58,7 +60,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         pause: FIRST_PAUSE,
         usual_sync: Duration::ZERO,
         hedges: 0,
-        straggler: Arc::default(),
+        stragglers: Arc::default(),
         waited: false,
         seals: JoinSet::new(),
         shut_down: false,
@@ -93,7 +95,10 @@ impl Task {
     fn next_step(&mut self) -> Step {
         let now = Instant::now();
         let options = &self.shared.options;
-        let largest = self.shared.counters.segment_size(options.segment_size);
+        let largest = match self.beginning.is_a_gamble() {
+            true => options.segment_size,
+            false => self.shared.counters.segment_size(options.segment_size),
+        };
         let mut state = self.shared.state.lock();
         if state.health.dead.is_some() {
             return Step::End;
@@ -289,8 +294,9 @@ impl Task {
     fn step_limit(&self) -> Duration {
         let limit = self.shared.options.sync_timeout;
         match self.shared.options.hedge_after {
-            // One hedge at a time: if every sync is slow, more writing makes it worse.
-            Some(hedge) if !self.straggler.load(Ordering::Relaxed) => {
+            // Few hedges at a time: if every sync is slow, more writing makes it worse. More than one,
+            // as the next block of the new segment may be placed on the replica that hangs, too.
+            Some(hedge) if self.stragglers.load(Ordering::Relaxed) < STRAGGLERS => {
                 let usual = hedge.max(self.usual_sync * 8);
                 usual.saturating_mul(1 << self.hedges.min(8)).min(limit)
             }
@@ -304,10 +310,10 @@ impl Task {
         let Some(segment) = self.segment.take() else {
             return;
         };
-        let (shared, flag) = (self.shared.clone(), self.straggler.clone());
+        let (shared, running_late) = (self.shared.clone(), self.stragglers.clone());
         let mut row = segment.row(&shared, SegmentState::Sealed, segment.synced, 0);
         shared.announce(row.clone());
-        flag.store(true, Ordering::Relaxed);
+        running_late.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let limit = shared.options.sync_timeout;
             if let Ok(Ok((_, Ok(())))) = timeout(limit, running).await
@@ -317,7 +323,7 @@ impl Task {
                 shared.announce(row.clone());
                 shared.acknowledge(upto);
             }
-            flag.store(false, Ordering::Relaxed);
+            running_late.fetch_sub(1, Ordering::Relaxed);
             close_lost(shared, row, segment.path.clone()).await;
         });
     }
