@@ -112,6 +112,8 @@ options! {
     gc_keep: f64 = 0.2;
     /// Segments deleted per second, at most.
     delete_rate: f64 = 20.0;
+    /// Bytes of segments deleted per second, at most, so that DataNodes are not held up; 0: not limited. The default is more than a mount writes, so deletion keeps up.
+    delete_bytes_rate: u64 = 1024 * MIB;
     /// Bytes in segments per live byte above which compaction begins.
     compact_target: f64 = 1.5;
     /// Bytes that compaction copies per second; 0: as fast as it goes.

@@ -26,6 +26,8 @@ pub enum Command {
     Status(StatusArgs),
     Stat(StatArgs),
     Segments(SegmentsArgs),
+    Gc(GcArgs),
+    Compact(CompactArgs),
     Fsck(FsckArgs),
 }
 
@@ -105,6 +107,56 @@ pub struct SegmentsArgs {
     pub config: Option<PathBuf>,
     #[command(flatten)]
     pub options: OptionArgs,
+}
+
+/// Delete what is due now: segments that nothing refers to any more and whose grace is over, and
+/// orphans. Shows what it will do first, and returns when it is done.
+///
+/// The mount does the same by itself all the time. Interrupting the command does it no harm.
+#[derive(ClapArgs)]
+pub struct GcArgs {
+    /// Of a running mount
+    pub mountpoint: PathBuf,
+    /// Do not wait for gc-grace. (What is still in use stays, as always.)
+    #[arg(long)]
+    pub now: bool,
+    #[command(flatten)]
+    pub common: UpkeepArgs,
+}
+
+/// Copy what is live out of segments that are mostly garbage, so that they can be deleted. Shows
+/// what it will do first, and returns when it is copied; the emptied segments go after gc-grace.
+///
+/// The mount does the same by itself, with the target it was given. Interrupting the command does
+/// it no harm.
+#[derive(ClapArgs)]
+pub struct CompactArgs {
+    /// Of a running mount
+    pub mountpoint: PathBuf,
+    /// Bytes in segments per live byte to come down to [default: the mount's compact-target]
+    #[arg(long, value_name = "NUMBER", value_parser = target)]
+    pub target: Option<f64>,
+    #[command(flatten)]
+    pub common: UpkeepArgs,
+}
+
+#[derive(ClapArgs)]
+pub struct UpkeepArgs {
+    /// Only show what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Where the mount has its control socket, if it was given another run-dir
+    #[arg(long, value_name = "PATH")]
+    pub run_dir: Option<PathBuf>,
+}
+
+fn target(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number")?;
+    let good = number.is_finite() && number >= 1.0;
+    good.then_some(number).ok_or("must be 1 or more".into())
 }
 
 const FSCK_CODES: &str = "\

@@ -7,7 +7,7 @@ use super::{Exit, complain};
 use crate::base::{Error, ErrorKind, Result};
 use crate::fuse::{Mountpoint, unmount};
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The longest that a mount may take to commit and seal once it is unmounted.
@@ -39,9 +39,9 @@ fn try_umount(args: &UmountArgs) -> Result<()> {
 }
 
 pub fn status(args: &StatusArgs) -> Exit {
-    let answer = locate(&args.mountpoint, args.run_dir.as_deref()).and_then(|(_, files)| {
+    let answer = live(&args.mountpoint, args.run_dir.as_deref()).and_then(|socket| {
         ask(
-            &files.socket(),
+            &socket,
             &json!({ "command": "status" }),
             Duration::from_secs(10),
         )
@@ -53,6 +53,29 @@ pub fn status(args: &StatusArgs) -> Exit {
         }
         Err(e) => complain(&e),
     }
+}
+
+/// The control socket of a mount that is there and alive.
+pub(super) fn live(mountpoint: &Path, run_dir: Option<&Path>) -> Result<PathBuf> {
+    let (mountpoint, files) = locate(mountpoint, run_dir)?;
+    let socket = files.socket();
+    let text = if !mountpoint.is_fuse_mount() {
+        format!("{mountpoint} is not a stowfs mount: nothing is mounted there by FUSE")
+    } else if mountpoint.is_dead() {
+        format!(
+            "the mount at {mountpoint} is dead: its process was killed, or it was fenced because \
+             another mount took the root over; mount again, or `stowfs umount {mountpoint}`"
+        )
+    } else if !socket.exists() {
+        let socket = socket.display();
+        format!(
+            "{mountpoint} is not a stowfs mount of this user: there is no control socket {socket}; \
+             if it was mounted with another run-dir, name that with --run-dir"
+        )
+    } else {
+        return Ok(socket);
+    };
+    Err(Error::new(ErrorKind::NotFound, text))
 }
 
 pub(super) fn locate(

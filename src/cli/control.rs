@@ -1,9 +1,11 @@
 //! The control socket of a mount: one JSON object a line, `{"command": "status", …}`, answered by
-//! one line, `{"ok": …}` or `{"error": "…"}`. Only the owner of the mount can connect.
+//! one line, `{"ok": …}` or `{"error": "…", "kind": "…"}`. Before it there may be lines
+//! `{"progress": …}`. Only the owner of the mount can connect.
 
 use crate::base::error::Context;
 use crate::base::{Error, ErrorKind, Result};
 use futures::future::BoxFuture;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -13,14 +15,31 @@ use std::os::unix::net::UnixStream as ClientStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 /// The longest request; an answer may be longer.
 const REQUEST_MAX: u64 = 64 << 10;
 
+/// While a command runs, its asker hears something at least this often.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
 pub type Reply = BoxFuture<'static, Result<Value>>;
-type Handler = Box<dyn Fn(Value) -> Reply + Send + Sync>;
+type Handler = Box<dyn Fn(Value, Progress) -> Reply + Send + Sync>;
+
+/// Tells whoever asked how far a command is.
+#[derive(Clone)]
+pub struct Progress(mpsc::UnboundedSender<Value>);
+
+impl Progress {
+    /// False: nobody listens any more.
+    pub fn tell(&self, step: &impl Serialize) -> bool {
+        let step = serde_json::to_value(step).unwrap_or_default();
+        self.0.send(step).is_ok()
+    }
+}
 
 /// What a mount answers. Each command gets the whole request.
 #[derive(Default)]
@@ -32,10 +51,19 @@ impl Commands {
         name: &'static str,
         handler: impl Fn(Value) -> Reply + Send + Sync + 'static,
     ) {
+        self.add_long(name, move |request, _| handler(request));
+    }
+
+    /// A command that takes a while. It is not stopped when its asker goes away, but can see that.
+    pub fn add_long(
+        &mut self,
+        name: &'static str,
+        handler: impl Fn(Value, Progress) -> Reply + Send + Sync + 'static,
+    ) {
         self.0.insert(name, Box::new(handler));
     }
 
-    async fn answer(&self, line: &str) -> Result<Value> {
+    async fn answer(&self, line: &str, progress: Progress) -> Result<Value> {
         let request: Value = serde_json::from_str(line)
             .map_err(|e| Error::new(ErrorKind::Invalid, format!("request is not JSON: {e}")))?;
         let name = request
@@ -43,7 +71,7 @@ impl Commands {
             .and_then(Value::as_str)
             .unwrap_or_default();
         match self.0.get(name) {
-            Some(handler) => handler(request).await,
+            Some(handler) => handler(request, progress).await,
             None => {
                 let known: Vec<&str> = self.0.keys().copied().collect();
                 let known = known.join(", ");
@@ -105,7 +133,7 @@ async fn listen(listener: UnixListener, commands: Arc<Commands>) {
     }
 }
 
-async fn converse(stream: UnixStream, commands: &Commands) -> std::io::Result<()> {
+async fn converse(stream: UnixStream, commands: &Arc<Commands>) -> std::io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = tokio::io::BufReader::new(reader);
     loop {
@@ -113,32 +141,86 @@ async fn converse(stream: UnixStream, commands: &Commands) -> std::io::Result<()
         if (&mut reader).take(REQUEST_MAX).read_line(&mut line).await? == 0 {
             return Ok(());
         }
-        let answer = match commands.answer(&line).await {
+        let (progress, told) = mpsc::unbounded_channel();
+        let commands = commands.clone();
+        // A task of its own: an asker that goes away must not cut it off in the middle.
+        let work = async move { commands.answer(&line, Progress(progress)).await };
+        let Some(answer) = report(tokio::spawn(work), told, &mut reader, &mut writer).await? else {
+            return Ok(());
+        };
+        let answer = match answer {
             Ok(value) => json!({ "ok": value }),
-            Err(e) => json!({ "error": e.to_string() }),
+            Err(e) => json!({ "error": e.to_string(), "kind": format!("{:?}", e.kind()) }),
         };
         writer.write_all(format!("{answer}\n").as_bytes()).await?;
     }
 }
 
+/// Passes on the progress of a command until it ends. None: the asker is gone.
+async fn report(
+    mut work: JoinHandle<Result<Value>>,
+    mut told: mpsc::UnboundedReceiver<Value>,
+    reader: &mut (impl AsyncBufRead + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> std::io::Result<Option<Result<Value>>> {
+    let mut silent = true;
+    let ended = |e: tokio::task::JoinError| Error::new(ErrorKind::Other, format!("it died: {e}"));
+    loop {
+        let step = tokio::select! {
+            biased;
+            Some(step) = told.recv() => step,
+            answer = &mut work => return Ok(Some(answer.map_err(ended).flatten())),
+            more = reader.fill_buf(), if silent => {
+                // A further request may wait; the end means that nobody listens.
+                silent = false;
+                if more?.is_empty() {
+                    return Ok(None);
+                }
+                continue;
+            }
+            () = tokio::time::sleep(HEARTBEAT) => Value::Null,
+        };
+        writer
+            .write_all(format!("{}\n", json!({ "progress": step })).as_bytes())
+            .await?;
+    }
+}
+
 /// Asks the mount behind a socket.
 pub fn ask(socket: &Path, request: &Value, limit: Duration) -> Result<Value> {
+    ask_watching(socket, request, limit, &mut |_| {})
+}
+
+/// The same for a command that tells of its progress. `limit`: the longest silence.
+pub fn ask_watching(
+    socket: &Path,
+    request: &Value,
+    limit: Duration,
+    watch: &mut dyn FnMut(&Value),
+) -> Result<Value> {
     let naming = format!("control socket {}", socket.display());
-    let exchange = || -> std::io::Result<String> {
+    let broken = |why: &str| Error::new(ErrorKind::Other, format!("{naming}: {why}"));
+    let connect = || -> std::io::Result<ClientStream> {
         let mut stream = ClientStream::connect(socket)?;
         stream.set_read_timeout(Some(limit))?;
         stream.write_all(format!("{request}\n").as_bytes())?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
-        Ok(line)
+        Ok(stream)
     };
-    let line = exchange().context(&naming)?;
-    let mut answer: Value = serde_json::from_str(&line)
-        .map_err(|e| Error::new(ErrorKind::Other, format!("{naming}: {e}")))?;
-    match answer.get("error").and_then(Value::as_str) {
-        Some(text) => Err(Error::new(ErrorKind::Other, text)),
-        None => Ok(answer["ok"].take()),
+    for line in BufReader::new(connect().context(&naming)?).lines() {
+        let line = line.context(&naming)?;
+        let mut answer: Value = serde_json::from_str(&line).map_err(|e| broken(&e.to_string()))?;
+        if let Some(step) = answer.get("progress") {
+            watch(step);
+            continue;
+        }
+        let fenced = answer["kind"] == format!("{:?}", ErrorKind::Fenced);
+        return match answer.get("error").and_then(Value::as_str) {
+            Some(text) if fenced => Err(Error::new(ErrorKind::Fenced, text)),
+            Some(text) => Err(Error::new(ErrorKind::Other, text)),
+            None => Ok(answer["ok"].take()),
+        };
     }
+    Err(broken("the mount ended before it answered"))
 }
 
 #[cfg(test)]
@@ -159,6 +241,21 @@ mod tests {
         });
         commands.add("fail", |_| {
             async { Err(Error::new(ErrorKind::Other, "it did not work")) }.boxed()
+        });
+        let (stopped, seen) = std::sync::mpsc::channel();
+        commands.add_long("count", move |request, progress| {
+            let stopped = stopped.clone();
+            async move {
+                for n in 0..request["to"].as_u64().unwrap() {
+                    if !progress.tell(&n) {
+                        stopped.send(n).unwrap();
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                Ok(json!("counted"))
+            }
+            .boxed()
         });
         let server = Server::start(socket.clone(), commands).unwrap();
         assert_eq!(
@@ -183,6 +280,24 @@ mod tests {
                 .to_string()
                 .contains("unknown command")
         );
+
+        let limit = Duration::from_secs(10);
+        let mut steps = Vec::new();
+        let mut watch = |step: &Value| steps.push(step.clone());
+        let request = json!({"command": "count", "to": 3});
+        let answer = ask_watching(&socket, &request, limit, &mut watch).unwrap();
+        assert_eq!(
+            (answer, steps),
+            (json!("counted"), vec![json!(0), json!(1), json!(2)])
+        );
+        // An asker that goes away in the middle.
+        let request = json!({"command": "count", "to": 1_000_000});
+        let mut client = ClientStream::connect(&socket).unwrap();
+        client.write_all(format!("{request}\n").as_bytes()).unwrap();
+        let mut line = String::new();
+        BufReader::new(client).read_line(&mut line).unwrap();
+        assert_eq!(line, "{\"progress\":0}\n");
+        assert!(seen.recv_timeout(limit).is_ok());
 
         drop(server);
         assert!(!socket.exists());

@@ -12,8 +12,10 @@ mod options;
 mod rundir;
 mod shutdown;
 mod stat;
+mod upkeep;
+mod upkeep_served;
 
-pub use control::{Commands, Reply};
+pub use control::{Commands, Progress, Reply};
 
 use crate::base::{Error, ErrorKind};
 use args::{Args, Command};
@@ -54,6 +56,8 @@ pub fn main() -> ExitCode {
         Command::Status(args) => client::status(&args).into(),
         Command::Stat(args) => stat::run(&args).into(),
         Command::Segments(args) => admin::run_segments(&args).into(),
+        Command::Gc(args) => upkeep::gc(&args).into(),
+        Command::Compact(args) => upkeep::compact(&args).into(),
         Command::Fsck(args) => admin::run_fsck(&args),
     }
 }

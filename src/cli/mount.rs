@@ -4,6 +4,7 @@ use super::args::MountArgs;
 use super::control::{Commands, Server};
 use super::rundir::{self, Holder, MountFiles, MountLock};
 use super::shutdown;
+use super::upkeep_served;
 use super::{Exit, complain, daemon, logging, notify, options};
 use crate::admin::segments_of_volume;
 use crate::base::error::Context;
@@ -168,6 +169,7 @@ impl Plan {
     fn commands(&self, volume: &Arc<Volume>) -> Commands {
         let mut commands = Commands::default();
         let (url, mountpoint) = (self.url.clone(), self.mountpoint.to_string());
+        upkeep_served::add(&mut commands, volume);
         let (volume, listed) = (volume.clone(), volume.clone());
         commands.add("segments", move |_| {
             let volume = listed.clone();

@@ -30,6 +30,14 @@ impl Index {
         bad
     }
 
+    /// Whether the usage of segments, which is kept up with every change, is what all extents
+    /// together say.
+    pub fn check_counts(&self) -> Vec<String> {
+        let mut bad = Vec::new();
+        self.check_usage(&self.inos(), &mut bad);
+        bad
+    }
+
     fn label(&self, ino: Ino) -> String {
         match self.path(ino) {
             Some(p) => format!("/{} ({ino:?})", String::from_utf8_lossy(&p)),

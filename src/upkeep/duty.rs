@@ -1,17 +1,21 @@
-//! Decides when upkeep is due, and does it, for as long as a root is mounted.
+//! Decides when upkeep is due, and does it, for as long as a root is mounted. Each kind of work has
+//! a loop of its own, so that a slow one holds up no other; commands take part through `command`.
 
-use super::compact::{self, CompactOptions};
+use super::compact::{self, CompactOptions, Victim};
+use super::deletion::{Deletion, DeletionRate};
 use super::gc::{Gc, GcOptions};
 use super::{Root, snapshot};
 use crate::base::{Pos, Result};
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
 #[derive(Clone, Debug)]
 pub struct DutyOptions {
     pub gc: GcOptions,
+    pub deletion: DeletionRate,
     pub compact: CompactOptions,
     /// Bytes of log after which a snapshot is due, at least.
     pub snapshot_bytes: u64,
@@ -30,69 +34,114 @@ const SMALLEST_SEGMENT: u64 = 4 << 20;
 /// How long compaction rests after a pass that moved nothing.
 const FRUITLESS_PAUSE: Duration = Duration::from_secs(60);
 
+/// The locks are held while the work is done: each kind is done once at a time.
 pub struct Duty {
-    options: DutyOptions,
-    gc: Gc,
-    last_snapshot: Pos,
-    snapshot_size: u64,
-    /// No compaction before this.
-    compact_again: Instant,
+    pub(super) options: DutyOptions,
+    pub(super) gc: Mutex<Gc>,
+    pub(super) deletion: Deletion,
+    pub(super) compaction: Mutex<Compaction>,
+    snapshots: Mutex<Snapshots>,
+}
+
+pub(super) struct Compaction {
+    /// None by itself before this.
+    again: Instant,
+}
+
+struct Snapshots {
+    last: Pos,
+    size: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Job {
+    Snapshots,
+    Compaction,
+    Collection,
+    Deletion,
 }
 
 impl Duty {
     /// `last_snapshot`: the position of the newest one, 0 if there is none.
     pub fn new(options: DutyOptions, last_snapshot: Pos) -> Duty {
         Duty {
+            gc: Mutex::default(),
+            deletion: Deletion::new(options.deletion.clone()),
+            compaction: Mutex::new(Compaction {
+                again: Instant::now(),
+            }),
+            snapshots: Mutex::new(Snapshots {
+                last: last_snapshot,
+                size: 0,
+            }),
             options,
-            gc: Gc::default(),
-            last_snapshot,
-            snapshot_size: 0,
-            compact_again: Instant::now(),
         }
     }
 
     /// Runs until the root is gone.
-    pub async fn run<R: Root>(mut self, root: Weak<R>) {
+    pub async fn run<R: Root>(self: Arc<Self>, root: Weak<R>) {
+        tokio::join!(
+            self.keep_up(&root, Job::Snapshots),
+            self.keep_up(&root, Job::Compaction),
+            self.keep_up(&root, Job::Collection),
+            self.keep_up(&root, Job::Deletion),
+        );
+    }
+
+    async fn keep_up<R: Root>(&self, root: &Weak<R>, job: Job) {
+        let mut more = false;
         loop {
-            tokio::time::sleep(self.options.every).await;
-            let Some(root) = root.upgrade() else { return };
-            if let Err(e) = self.round(&*root).await {
-                warn!("upkeep: {e}; trying again");
+            if !more {
+                tokio::time::sleep(self.options.every).await;
             }
+            let Some(root) = root.upgrade() else { return };
+            more = match self.work(&*root, job).await {
+                Ok(more) => more,
+                Err(e) => {
+                    warn!("upkeep: {e}; trying again");
+                    false
+                }
+            };
         }
     }
 
-    /// One round of everything that is due.
-    pub async fn round(&mut self, root: &dyn Root) -> Result<()> {
-        let grown = root.log_end().saturating_sub(self.last_snapshot);
-        if grown
-            >= self
-                .options
-                .snapshot_bytes
-                .max(self.snapshot_size * SNAPSHOT_SHARE)
-        {
-            (self.last_snapshot, self.snapshot_size) = snapshot::take(root).await?;
-            debug!(
-                "snapshot at {}, {} bytes",
-                self.last_snapshot, self.snapshot_size
-            );
-            snapshot::trim(root).await?;
+    /// Does what is due. True: look again at once.
+    async fn work(&self, root: &dyn Root, job: Job) -> Result<bool> {
+        match job {
+            Job::Snapshots => {
+                scale_segments(root);
+                self.snapshot(root).await?;
+            }
+            Job::Compaction => self.compact(root).await?,
+            Job::Collection => {
+                let condemned = self.gc.lock().await.pass(root, &self.options.gc).await?;
+                if condemned.segments > 0 {
+                    debug!("garbage collection condemns {condemned:?}");
+                }
+            }
+            Job::Deletion => return Ok(self.deletion.one(root).await?.is_some()),
         }
-        scale_segments(root);
-        self.compact(root).await?;
-        let freed = self.gc.pass(root, &self.options.gc).await?;
-        if freed.segments > 0 {
-            debug!("garbage collection: {freed:?}");
-        }
-        Ok(())
+        Ok(false)
     }
 
-    async fn compact(&mut self, root: &dyn Root) -> Result<()> {
-        if Instant::now() < self.compact_again {
+    async fn snapshot(&self, root: &dyn Root) -> Result<()> {
+        let mut snapshots = self.snapshots.lock().await;
+        let grown = root.log_end().saturating_sub(snapshots.last);
+        let due = self.options.snapshot_bytes;
+        if grown < due.max(snapshots.size * SNAPSHOT_SHARE) {
             return Ok(());
         }
-        let mut victims = Vec::new();
-        root.view(&mut |index| victims = compact::plan(index, &self.options.compact));
+        (snapshots.last, snapshots.size) = snapshot::take(root).await?;
+        debug!("snapshot at {}, {} bytes", snapshots.last, snapshots.size);
+        snapshot::trim(root).await
+    }
+
+    async fn compact(&self, root: &dyn Root) -> Result<()> {
+        let mut compaction = self.compaction.lock().await;
+        if Instant::now() < compaction.again {
+            return Ok(());
+        }
+        let victims = victims(root, &self.options.compact);
         if victims.is_empty() {
             return Ok(());
         }
@@ -100,10 +149,16 @@ impl Duty {
         debug!("compaction: {} segments, {copied:?}", victims.len());
         if copied.extents == 0 {
             // Nothing that could be moved: the next look would find the same.
-            self.compact_again = Instant::now() + FRUITLESS_PAUSE;
+            compaction.again = Instant::now() + FRUITLESS_PAUSE;
         }
         Ok(())
     }
+}
+
+pub(super) fn victims(root: &dyn Root, options: &CompactOptions) -> Vec<Victim> {
+    let mut victims = Vec::new();
+    root.view(&mut |index| victims = compact::plan(index, options));
+    victims
 }
 
 fn scale_segments(root: &dyn Root) {

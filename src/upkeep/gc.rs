@@ -3,13 +3,14 @@
 //! Zero references are necessary, not sufficient. A segment goes when it is sealed; when no extent
 //! has referred to it for the grace period; when the change that took the last reference is
 //! durable, and every read planned before that change has ended; and when all that is confirmed
-//! in the atomic step that logs it as condemned. Then the store deletes it, then that is logged.
+//! in the atomic step that logs it as condemned. Then the store deletes it, then that is logged
+//! (see `deletion`).
 
 use super::Root;
-use crate::base::{ErrorKind, Pos, Result, SegmentName, StreamId};
+use super::plan::Line;
+use crate::base::{Error, ErrorKind, Pos, Result, SegmentName, StreamId};
 use crate::format::{Row, SegmentRow, SegmentState};
 use crate::index::{Index, SegmentUse};
-use crate::segment;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -21,9 +22,10 @@ pub struct GcOptions {
     /// Bytes of unreferenced segments that may wait for their grace, as a share of live bytes;
     /// beyond it the oldest go at once.
     pub keep: f64,
-    /// Segments deleted per second.
-    pub delete_rate: f64,
 }
+
+/// A count takes time, and holds up changes meanwhile.
+const COUNTED_AT_MOST: usize = 20_000;
 
 /// Since when, and since which position of the log, a segment is unreferenced.
 #[derive(Clone, Copy)]
@@ -37,27 +39,54 @@ struct Unreferenced {
 #[derive(Default)]
 pub struct Gc {
     waiting: BTreeMap<SegmentName, Unreferenced>,
-    /// Earliest time of the next deletion.
-    next_delete: Option<Instant>,
 }
 
-/// What a pass has done.
+/// What was given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
     pub segments: u64,
     pub bytes: u64,
 }
 
+/// Whether an unreferenced segment may go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    Due,
+    /// Its grace has not passed.
+    In(Duration),
+    /// A read that planned when it was referred to has not ended.
+    Read,
+}
+
+/// Why a segment without live bytes is no garbage yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Held {
+    Closing,
+    Log,
+    Staged,
+}
+
 impl Gc {
-    /// One pass: notes what became unreferenced, condemns what is due, deletes what is condemned.
+    /// Notes what became unreferenced and condemns what is due. Returns what was condemned.
     pub async fn pass(&mut self, root: &dyn Root, options: &GcOptions) -> Result<Freed> {
         self.note(root);
         let due = self.due(root, options).await?;
-        if !due.is_empty() {
-            let pos = root.commit(&mut |index| condemn(root, index, &due))?;
-            root.durable(pos).await?;
+        let mut condemned = Freed::default();
+        if due.is_empty() {
+            return Ok(condemned);
         }
-        self.delete_condemned(root, options).await
+        let pos = root.commit(&mut |index| {
+            let rows = condemn(root, index, &due);
+            condemned.segments = rows.len() as u64;
+            condemned.bytes = rows.iter().map(|row| row.size).sum();
+            rows.into_iter().map(Row::Segment).collect()
+        })?;
+        for name in &due {
+            self.waiting.remove(name);
+        }
+        root.durable(pos).await?;
+        check_counts(root);
+        Ok(condemned)
     }
 
     /// Segments that wait for their grace, and their bytes.
@@ -67,6 +96,21 @@ impl Gc {
             segments: self.waiting.len() as u64,
             bytes,
         }
+    }
+
+    /// What a pass would do now, and what it waits for.
+    pub fn plan(&mut self, root: &dyn Root, options: &GcOptions) -> Vec<Line> {
+        self.note(root);
+        let verdicts: BTreeMap<_, _> = self.verdicts(root, options).into_iter().collect();
+        let mut lines = Vec::new();
+        root.view(&mut |index| {
+            for s in index.segments() {
+                if let Some(action) = action(root, index, s, verdicts.get(&s.row.name)) {
+                    lines.push(Line::new(&s.row, s.live.bytes, action));
+                }
+            }
+        });
+        lines
     }
 
     fn note(&mut self, root: &dyn Root) {
@@ -88,81 +132,109 @@ impl Gc {
 
     /// Those whose time has come, oldest first.
     async fn due(&self, root: &dyn Root, options: &GcOptions) -> Result<Vec<SegmentName>> {
-        let mut live = 0;
-        root.view(&mut |index| live = index.segments().map(|s| s.live.bytes).sum());
-        let budget = (live as f64 * options.keep) as u64;
-        let mut waiting: Vec<_> = self.waiting.iter().collect();
-        waiting.sort_by_key(|(name, u)| (u.since, **name));
-        let mut left: u64 = waiting.iter().map(|(_, u)| u.size).sum();
-        let mut due = Vec::new();
-        for (name, u) in waiting {
-            if u.since.elapsed() < options.grace && left <= budget {
-                break;
-            }
-            left -= u.size;
-            if root.oldest_read() >= u.pos {
-                root.durable(u.pos).await?;
-                due.push(*name);
-            }
+        let verdicts = self.verdicts(root, options);
+        let due = verdicts.into_iter().filter(|(_, v)| *v == Verdict::Due);
+        let due: Vec<SegmentName> = due.map(|(name, _)| name).collect();
+        let since = due.iter().filter_map(|name| self.waiting.get(name));
+        if let Some(pos) = since.map(|u| u.pos).max() {
+            root.durable(pos).await?;
         }
         Ok(due)
     }
 
-    async fn delete_condemned(&mut self, root: &dyn Root, options: &GcOptions) -> Result<Freed> {
-        let mut condemned: Vec<SegmentRow> = Vec::new();
-        root.view(&mut |index| {
-            let rows = index.segments().map(|s| &s.row);
-            condemned.extend(rows.filter(|r| r.state == SegmentState::Condemned).cloned());
-        });
-        let mut freed = Freed::default();
-        for row in condemned {
-            self.wait_for_turn(options).await;
-            let path = segment::path(&row.name, root.epoch());
-            match root.store().delete(&path).await {
-                Err(e) if !e.is(ErrorKind::NotFound) => return Err(e),
-                _ => {}
+    /// Oldest first.
+    fn verdicts(&self, root: &dyn Root, options: &GcOptions) -> Vec<(SegmentName, Verdict)> {
+        let mut live = 0;
+        root.view(&mut |index| live = index.segments().map(|s| s.live.bytes).sum());
+        let budget = (live as f64 * options.keep) as u64;
+        let oldest_read = root.oldest_read();
+        let mut waiting: Vec<_> = self.waiting.iter().collect();
+        waiting.sort_by_key(|(name, u)| (u.since, **name));
+        let mut left: u64 = waiting.iter().map(|(_, u)| u.size).sum();
+        let judge = |(name, u): (&SegmentName, &Unreferenced)| {
+            let grace = options.grace.saturating_sub(u.since.elapsed());
+            let verdict = if !grace.is_zero() && left <= budget {
+                Verdict::In(grace)
+            } else if oldest_read < u.pos {
+                Verdict::Read
+            } else {
+                Verdict::Due
+            };
+            if !matches!(verdict, Verdict::In(_)) {
+                left -= u.size;
             }
-            freed.segments += 1;
-            freed.bytes += row.size;
-            let gone = Row::Segment(SegmentRow {
-                state: SegmentState::Deleted,
-                ..row
-            });
-            root.commit(&mut |_| vec![gone.clone()])?;
-        }
-        Ok(freed)
+            (*name, verdict)
+        };
+        waiting.into_iter().map(judge).collect()
     }
+}
 
-    /// Spreads deletions evenly: a burst of block deletions holds up DataNodes.
-    async fn wait_for_turn(&mut self, options: &GcOptions) {
-        let now = Instant::now();
-        let turn = self.next_delete.unwrap_or(now).max(now);
-        let gap = Duration::from_secs_f64(1.0 / options.delete_rate.max(0.01));
-        self.next_delete = Some(turn + gap);
-        tokio::time::sleep_until(turn).await;
+fn action(
+    root: &dyn Root,
+    index: &Index,
+    s: &SegmentUse,
+    verdict: Option<&Verdict>,
+) -> Option<String> {
+    if s.row.state == SegmentState::Condemned {
+        return Some("delete (condemned already)".into());
     }
+    if s.row.state != SegmentState::Sealed || s.live.extents > 0 {
+        return None;
+    }
+    let text = match (held(root, index, s), verdict) {
+        (Some(Held::Closing), _) => "wait until it is closed".into(),
+        (Some(Held::Log), _) => "keep until two later snapshots exist".into(),
+        (Some(Held::Staged), _) => "wait until bytes in it are committed".into(),
+        (None, Some(Verdict::In(grace))) => {
+            let whole = Duration::from_secs(grace.as_secs() + 1);
+            format!("delete in {}", humantime::format_duration(whole))
+        }
+        (None, Some(Verdict::Read)) => "delete when a read has ended".into(),
+        (None, Some(Verdict::Due) | None) => "delete".into(),
+    };
+    Some(text)
+}
+
+fn held(root: &dyn Root, index: &Index, s: &SegmentUse) -> Option<Held> {
+    if s.row.size == 0 {
+        return Some(Held::Closing);
+    }
+    if s.row.stream == StreamId::LOG && s.row.end > index.log_needed() {
+        return Some(Held::Log);
+    }
+    root.is_staged(&s.row).then_some(Held::Staged)
 }
 
 fn is_unreferenced(root: &dyn Root, index: &Index, s: &SegmentUse) -> bool {
-    let log_needs_it = s.row.stream == StreamId::LOG && s.row.end > index.log_needed();
-    s.row.state == SegmentState::Sealed
-        // Without a size it is still being closed.
-        && s.row.size > 0
-        && s.live.extents == 0
-        && !log_needs_it
-        && !root.is_staged(&s.row)
+    s.row.state == SegmentState::Sealed && s.live.extents == 0 && held(root, index, s).is_none()
 }
 
 /// The rows that condemn those of `due` that are still unreferenced.
-fn condemn(root: &dyn Root, index: &Index, due: &[SegmentName]) -> Vec<Row> {
+fn condemn(root: &dyn Root, index: &Index, due: &[SegmentName]) -> Vec<SegmentRow> {
     let still = due.iter().filter_map(|name| index.segment(name));
     still
         .filter(|s| is_unreferenced(root, index, s))
-        .map(|s| {
-            Row::Segment(SegmentRow {
-                state: SegmentState::Condemned,
-                ..s.row.clone()
-            })
+        .map(|s| SegmentRow {
+            state: SegmentState::Condemned,
+            ..s.row.clone()
         })
         .collect()
+}
+
+/// Counts of references are derived; a build for tests counts them again. A wrong one would cost
+/// somebody's bytes, so it stops the mount.
+fn check_counts(root: &dyn Root) {
+    if !cfg!(debug_assertions) {
+        return;
+    }
+    let mut wrong = Vec::new();
+    root.view(&mut |index| {
+        if index.inodes() <= COUNTED_AT_MOST {
+            wrong = index.check_counts();
+        }
+    });
+    if !wrong.is_empty() {
+        let text = format!("references were miscounted: {}", wrong.join("; "));
+        root.stop(Error::new(ErrorKind::Corrupt, text));
+    }
 }

@@ -1,13 +1,16 @@
 //! Layer 5: what keeps a root small and its recovery short, in the background: snapshots, garbage
-//! collection, compaction. Each is one function that makes one pass; who calls them when is
-//! `duty`.
+//! collection, deletion, compaction. Each is one function that makes one pass; who calls them when
+//! is `duty`, and `command` for people.
 
+mod command;
 pub mod compact;
+pub mod deletion;
 pub mod duty;
 pub mod gc;
+pub mod plan;
 pub mod snapshot;
 
-use crate::base::{Epoch, Pos, Result, Timestamp};
+use crate::base::{Epoch, Error, Pos, Result, Timestamp};
 use crate::format::{DataFrame, Extent, Row, SegmentRow};
 use crate::index::Index;
 use crate::store::Store;
@@ -50,6 +53,9 @@ pub trait Root: Send + Sync + 'static {
 
     /// New segments are sealed at this size, if that is below the configured one.
     fn set_segment_size(&self, bytes: u64);
+
+    /// Stops everything for good, because going on would destroy something.
+    fn stop(&self, error: Error);
 
     /// Forgets copies that will not be committed.
     fn drop_copies(&self, copies: &[Extent]);

@@ -28,6 +28,7 @@ use crate::read::{FrameReader, Place};
 use crate::segment;
 use crate::store::{Store, Usage};
 use crate::stream::{Counters, Identity, Stream, StreamOptions};
+use crate::upkeep::duty::Duty;
 use bytes::Bytes;
 use host::VolumeHost;
 use lanes::Lanes;
@@ -76,6 +77,7 @@ pub struct Volume {
     /// Set once start-up, which begins a session in the log, is over.
     read_only: AtomicBool,
     recovered: OnceLock<Recovered>,
+    duty: OnceLock<Arc<Duty>>,
 }
 
 impl Volume {

@@ -352,6 +352,7 @@ fn start(
             background: Mutex::default(),
             read_only: AtomicBool::new(false),
             recovered: Default::default(),
+            duty: Default::default(),
         }
     })
 }

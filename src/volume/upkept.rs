@@ -2,12 +2,13 @@
 
 use super::{Change, Volume};
 use crate::base::config::Config;
-use crate::base::{Epoch, Error, Ino, Pos, Result, StreamId, Timestamp};
+use crate::base::{Epoch, Error, ErrorKind, Ino, Pos, Result, StreamId, Timestamp};
 use crate::format::{DataFrame, Extent, Row, SegmentRow};
 use crate::index::Index;
 use crate::store::Store;
 use crate::upkeep::Root;
 use crate::upkeep::compact::CompactOptions;
+use crate::upkeep::deletion::DeletionRate;
 use crate::upkeep::duty::{Duty, DutyOptions};
 use crate::upkeep::gc::GcOptions;
 use async_trait::async_trait;
@@ -103,9 +104,17 @@ impl Volume {
         if self.read_only.load(Ordering::Relaxed) {
             return;
         }
-        let duty = Duty::new(duty_options(&self.config), last_snapshot);
+        let duty = Arc::new(Duty::new(duty_options(&self.config), last_snapshot));
+        let duty = self.duty.get_or_init(|| duty).clone();
         let task = tokio::spawn(duty.run(Arc::downgrade(self)));
         self.background.lock().push(task);
+    }
+
+    /// Upkeep, for commands. A mount that cannot write has none.
+    pub fn duty(&self) -> Result<Arc<Duty>> {
+        self.check_writable()?;
+        let none = || Error::new(ErrorKind::Unavailable, "the mount is not ready yet");
+        self.duty.get().cloned().ok_or_else(none)
     }
 }
 
@@ -114,7 +123,10 @@ pub fn duty_options(config: &Config) -> DutyOptions {
         gc: GcOptions {
             grace: config.gc_grace,
             keep: config.gc_keep,
-            delete_rate: config.delete_rate,
+        },
+        deletion: DeletionRate {
+            files: config.delete_rate,
+            bytes: config.delete_bytes_rate,
         },
         compact: CompactOptions {
             target: config.compact_target,
@@ -191,6 +203,10 @@ impl Root for Volume {
 
     fn set_segment_size(&self, bytes: u64) {
         self.counters.small_segment.store(bytes, Ordering::Relaxed);
+    }
+
+    fn stop(&self, error: Error) {
+        self.fail(error);
     }
 
     fn drop_copies(&self, copies: &[Extent]) {

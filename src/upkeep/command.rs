@@ -1,0 +1,186 @@
+//! Upkeep that somebody asks for: plans, and passes that do not wait for their time.
+
+use super::Root;
+use super::compact::{self, CompactOptions, Victim};
+use super::deletion::condemned;
+use super::duty::{Duty, victims};
+use super::gc::GcOptions;
+use super::plan::{Collected, Compacted, Line, Plan, Space, Step, Tell, ratio};
+use crate::base::{Result, SegmentName};
+use std::time::Duration;
+use tokio::time::sleep;
+
+const TICK: Duration = Duration::from_millis(200);
+
+/// Live bytes that are moved between two looks at whether somebody still listens.
+const CHUNK: u64 = 512 << 20;
+
+impl Duty {
+    /// With `now`, grace and keep budget count as over; what pins a segment never does.
+    fn gc_options(&self, now: bool) -> GcOptions {
+        match now {
+            true => GcOptions {
+                grace: Duration::ZERO,
+                keep: 0.0,
+            },
+            false => self.options.gc.clone(),
+        }
+    }
+
+    pub async fn plan_gc(&self, root: &dyn Root, now: bool) -> Result<Plan> {
+        let options = self.gc_options(now);
+        Ok(Plan {
+            segments: self.gc.lock().await.plan(root, &options),
+            orphans: Vec::new(),
+            space: space(root),
+        })
+    }
+
+    /// Deletes everything that is due, and returns when it is deleted.
+    pub async fn collect(&self, root: &dyn Root, now: bool, tell: Tell<'_>) -> Result<Collected> {
+        let options = self.gc_options(now);
+        let waiting = {
+            let mut gc = self.gc.lock().await;
+            gc.pass(root, &options).await?;
+            gc.waiting()
+        };
+        let total = condemned(root);
+        loop {
+            let left = condemned(root).bytes;
+            let step = Step {
+                doing: "deleting".into(),
+                done: total.bytes.saturating_sub(left),
+                total: total.bytes,
+            };
+            // If nobody listens any more, the background goes on.
+            if !tell(step) || self.deletion.one(root).await?.is_none() {
+                break;
+            }
+        }
+        let left = condemned(root);
+        // What was condemned in this pass waits no longer.
+        Ok(Collected {
+            deleted_segments: total.segments.saturating_sub(left.segments),
+            deleted_bytes: total.bytes.saturating_sub(left.bytes),
+            orphans: 0,
+            waiting_segments: waiting.segments,
+            waiting_bytes: waiting.bytes,
+            space: space(root),
+        })
+    }
+
+    fn compact_options(&self, target: Option<f64>) -> CompactOptions {
+        let mut options = self.options.compact.clone();
+        options.target = target.unwrap_or(options.target);
+        options
+    }
+
+    pub fn plan_compaction(&self, root: &dyn Root, target: Option<f64>) -> Plan {
+        let victims = victims(root, &self.compact_options(target));
+        let line = |v: &Victim| Line {
+            segment: v.name.to_string(),
+            size: v.size,
+            live_bytes: v.live,
+            amplification: ratio(v.size, v.live),
+            action: "copy what is live, then delete".into(),
+        };
+        Plan {
+            segments: victims.iter().map(line).collect(),
+            orphans: Vec::new(),
+            space: space(root),
+        }
+    }
+
+    /// Empties segments until the amplification is down at the target.
+    pub async fn compact_now(
+        &self,
+        root: &dyn Root,
+        target: Option<f64>,
+        tell: Tell<'_>,
+    ) -> Result<Compacted> {
+        let options = self.compact_options(target);
+        let _turn = self.compaction.lock().await;
+        let victims = victims(root, &options);
+        let names: Vec<SegmentName> = victims.iter().map(|v| v.name).collect();
+        let (total, size) = (
+            victims.iter().map(|v| v.live).sum(),
+            victims.iter().map(|v| v.size).sum::<u64>(),
+        );
+        let progress = || {
+            tell(Step {
+                doing: "copying".into(),
+                done: u64::saturating_sub(total, live_in(root, &names)),
+                total,
+            })
+        };
+        let mut done = Compacted {
+            grace_seconds: self.options.gc.grace.as_secs_f64(),
+            ..Compacted::default()
+        };
+        for chunk in chunks(&victims) {
+            if !progress() {
+                done.stopped = true;
+                break;
+            }
+            let mut work = std::pin::pin!(compact::execute(root, chunk, &options));
+            let copied = loop {
+                tokio::select! {
+                    biased;
+                    copied = &mut work => break copied?,
+                    () = sleep(TICK) => progress(),
+                };
+            };
+            done.extents += copied.extents;
+            done.bytes += copied.bytes;
+        }
+        progress();
+        done.segments = names
+            .iter()
+            .filter(|name| live_in(root, &[**name]) == 0)
+            .count() as u64;
+        let left: u64 = victims
+            .iter()
+            .filter(|v| live_in(root, &[v.name]) > 0)
+            .map(|v| v.size)
+            .sum();
+        done.gained = size.saturating_sub(left).saturating_sub(done.bytes);
+        done.space = space(root);
+        Ok(done)
+    }
+}
+
+/// Consecutive victims with not much more than `CHUNK` live bytes together.
+fn chunks(victims: &[Victim]) -> impl Iterator<Item = &[Victim]> {
+    let mut sum = 0;
+    victims.chunk_by(move |a, _| {
+        sum += a.live;
+        let more = sum < CHUNK;
+        sum = if more { sum } else { 0 };
+        more
+    })
+}
+
+fn live_in(root: &dyn Root, names: &[SegmentName]) -> u64 {
+    let mut live = 0;
+    root.view(&mut |index| {
+        let found = names.iter().filter_map(|name| index.segment(name));
+        live = found.map(|s| s.live.bytes).sum();
+    });
+    live
+}
+
+fn space(root: &dyn Root) -> Space {
+    let (mut size, mut live_bytes) = (0, 0);
+    root.view(&mut |index| {
+        for s in index.segments() {
+            // The size of an open one is not known yet.
+            size += s.row.size.max(s.live.bytes);
+            live_bytes += s.live.bytes;
+        }
+    });
+    Space {
+        size,
+        live_bytes,
+        amplification: ratio(size, live_bytes),
+    }
+}
