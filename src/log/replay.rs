@@ -11,7 +11,11 @@ use crate::format::segment::HEADER_LEN;
 use crate::format::{Origin, RecordFrame, SegmentRow, SegmentState};
 use crate::segment;
 use crate::store::Store;
+use futures::{StreamExt, TryStreamExt};
 use tracing::{info, warn};
+
+/// Segments that are opened at the same time: each costs the store several round trips.
+const OPEN_AT_ONCE: usize = 16;
 
 /// A segment file of the log, by name; its content is unknown yet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,15 +118,14 @@ type Opened = (LogFile, Result<SegmentFile>);
 
 /// Opens every file; one without a valid header is kept as an error, to be judged in its place.
 async fn open_all(store: &dyn Store, files: &[LogFile]) -> Result<Vec<Opened>> {
-    let mut opened = Vec::with_capacity(files.len());
-    for file in files {
-        let segment = open_segment(store, &file.path).await;
-        match segment {
-            Err(e) if !e.is(ErrorKind::Corrupt) => return Err(e),
-            judged => opened.push((file.clone(), judged)),
+    let opening = files.iter().map(|file| async move {
+        match open_segment(store, &file.path).await {
+            Err(e) if !e.is(ErrorKind::Corrupt) => Err(e),
+            judged => Ok((file.clone(), judged)),
         }
-    }
-    Ok(opened)
+    });
+    let opened = futures::stream::iter(opening).buffered(OPEN_AT_ONCE);
+    opened.try_collect().await
 }
 
 struct Chain {

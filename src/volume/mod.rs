@@ -13,7 +13,6 @@ mod watch;
 
 pub use change::Change;
 pub use open::{OpenOptions, Recovered, Recovery, fence_past_epochs, recover};
-pub use owner::HostLock;
 pub use upkept::{ReadGuard, duty_options};
 
 use crate::base::config::Config;

@@ -1,7 +1,7 @@
 //! Start-up: take the root over, read the log, begin an epoch. Every step may be repeated.
 
 use super::host::VolumeHost;
-use super::owner::{self, HostLock, Owner};
+use super::owner::{self, Claimant};
 use super::{Volume, adopt, root, watch};
 use crate::base::config::Config;
 use crate::base::error::Context;
@@ -57,18 +57,14 @@ impl Volume {
     pub async fn open(store: Arc<dyn Store>, options: OpenOptions) -> Result<Arc<Volume>> {
         let started = Instant::now();
         let (format, created) = root::open_or_create(&*store, &*options.clock).await?;
-        let lock = match &options.lock_dir {
-            Some(dir) => Some(HostLock::take(dir, &format.uuid)?),
-            None => None,
-        };
-        let me = Owner {
-            epoch: 0,
-            host: options.host.clone(),
+        let who = Claimant {
+            host: &options.host,
             pid: options.pid,
             since: options.clock.now(),
-            lock: None,
+            lock_dir: options.lock_dir.as_deref(),
+            takeover: options.takeover,
         };
-        let ownership = owner::acquire(&*store, me, lock, options.takeover).await?;
+        let ownership = owner::acquire(&*store, &format.uuid, who).await?;
         let ownership = Arc::new(ownership);
         // Until the volume watches by itself: reading a long log must not look like death.
         let _answering = watch::while_starting(store.clone(), ownership.clone());

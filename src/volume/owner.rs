@@ -13,6 +13,7 @@ use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::Duration;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 /// How long a holder has to answer a claim.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(15);
@@ -198,14 +199,31 @@ pub async fn promised_end(store: &dyn Store) -> Result<Pos> {
     Ok(Released::decode(&bytes, &path)?.log_end)
 }
 
+/// Who wants a root.
+pub struct Claimant<'a> {
+    pub host: &'a str,
+    pub pid: u32,
+    pub since: Timestamp,
+    /// Where the lock of this host is made; None where hosts are simulated.
+    pub lock_dir: Option<&'a Path>,
+    /// Fence an owner that is alive.
+    pub takeover: bool,
+}
+
 /// Becomes the owner, if the root is free, its owner is dead, or `takeover` says so.
-pub async fn acquire(
-    store: &dyn Store,
-    mut me: Owner,
-    lock: Option<HostLock>,
-    takeover: bool,
-) -> Result<Ownership> {
-    me.lock = lock.as_ref().map(|l| l.identity.clone());
+pub async fn acquire(store: &dyn Store, root: &Uuid, who: Claimant<'_>) -> Result<Ownership> {
+    let takeover = who.takeover;
+    let lock = match who.lock_dir {
+        Some(dir) => Some(HostLock::take(dir, root)?),
+        None => None,
+    };
+    let mut me = Owner {
+        epoch: 0,
+        host: who.host.to_string(),
+        pid: who.pid,
+        since: who.since,
+        lock: lock.as_ref().map(|l| l.identity.clone()),
+    };
     let mut attempts = 0;
     loop {
         let before = look(store).await?;

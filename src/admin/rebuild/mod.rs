@@ -19,7 +19,7 @@ use crate::format::FORMAT_VERSION;
 use crate::log;
 use crate::segment::{self, DATA_DIR, FORMAT_FILE, LOG_DIR, META_DIR, OWNER_DIR};
 use crate::store::Store;
-use crate::volume::owner::{self, HostLock, Owner};
+use crate::volume::owner::{self, Claimant};
 use crate::volume::root::{RootFormat, read_format};
 use crate::volume::{self, fence_past_epochs};
 use futures::{StreamExt, TryStreamExt};
@@ -84,18 +84,14 @@ struct Source {
 pub async fn rebuild(store: Arc<dyn Store>, options: &RebuildOptions) -> Result<RebuildReport> {
     let mut report = RebuildReport::default();
     let format = settle_format(&*store, &*options.clock, &mut report).await?;
-    let lock = match &options.lock_dir {
-        Some(dir) => Some(HostLock::take(dir, &format.uuid)?),
-        None => None,
-    };
-    let me = Owner {
-        epoch: 0,
-        host: options.host.clone(),
+    let who = Claimant {
+        host: &options.host,
         pid: options.pid,
         since: options.clock.now(),
-        lock: None,
+        lock_dir: options.lock_dir.as_deref(),
+        takeover: options.takeover,
     };
-    let ownership = owner::acquire(&*store, me, lock, options.takeover).await?;
+    let ownership = owner::acquire(&*store, &format.uuid, who).await?;
     let epoch = ownership.epoch();
     report.epoch = epoch.0;
     fence_past_epochs(&*store, epoch).await?;
