@@ -118,7 +118,7 @@ options! {
     compact_target: f64 = 1.5;
     /// Bytes that compaction copies per second; 0: as fast as it goes.
     compact_rate: u64 = 32 * MIB;
-    /// Growth of the log after which a snapshot of the index is taken, at least.
+    /// Growth of the log after which a snapshot of the index is taken. A small root takes them sooner: what the log holds cannot be compacted before.
     snapshot_bytes: u64 = 64 * MIB;
     /// How often upkeep (snapshots, compaction, garbage collection) looks for work.
     upkeep_every: Duration = Duration::from_secs(2);

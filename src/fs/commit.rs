@@ -146,6 +146,7 @@ impl Fs {
 
     /// Queues what is uncommitted, if anything.
     pub(super) async fn commit(&self, node: &Node) -> Result<()> {
+        self.place(node).await;
         let tail = self.tail_to_rewrite(node).await;
         let mut locked = self.settle(node).await?;
         if locked.state.is_clean() {

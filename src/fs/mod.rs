@@ -16,6 +16,7 @@ mod errno;
 mod files;
 mod names;
 mod node;
+mod place;
 mod range;
 mod read;
 mod rename;

@@ -145,15 +145,16 @@ impl Fs {
             drop(staging);
             return self.commit(node).await;
         }
-        self.stage(node, runs, permit).await
+        self.stage(node, runs, permit, false).await
     }
 
     /// The caller holds `staging`; `runs` are in `moving`.
-    async fn stage(
+    pub(super) async fn stage(
         &self,
         node: &Node,
         runs: Vec<(u64, Bytes)>,
         mut permit: Option<BufferPermit>,
+        lasting: bool,
     ) -> Result<()> {
         let path = self.volume.read(|index| index.path(node.ino));
         let path = path.unwrap_or_default();
@@ -163,7 +164,10 @@ impl Fs {
                 let n = p.num_permits().min(bytes.len());
                 p.split(n)
             });
-            let appended = self.volume.lane_append(frame, own).await;
+            let appended = match lasting {
+                true => self.volume.lane_append_lasting(frame, own).await,
+                false => self.volume.lane_append(frame, own).await,
+            };
             let mut state = node.state.lock();
             match appended {
                 Ok(extent) => state.staged_one(off, &extent),

@@ -101,6 +101,8 @@ pub struct Counters {
     /// Segments are sealed at this size (bytes), if that is below the configured one; 0: not set.
     pub small_segment: AtomicU64,
     pub rolls: AtomicU64,
+    /// Bytes that compaction copied.
+    pub copied: AtomicU64,
 }
 
 impl Counters {
@@ -203,6 +205,11 @@ impl Stream {
 
     pub fn durable_pos(&self) -> Pos {
         self.shared.state.lock().queue.durable()
+    }
+
+    /// Whether somebody waits for what was queued to become durable.
+    pub fn is_awaited(&self) -> bool {
+        self.shared.state.lock().queue.is_awaited()
     }
 
     /// Queues frames that were encoded for the positions from `next()` on.

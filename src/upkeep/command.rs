@@ -82,7 +82,7 @@ impl Duty {
             size: v.size,
             live_bytes: v.live,
             amplification: ratio(v.size, v.live),
-            action: "copy what is live, then delete".into(),
+            action: v.why.action().into(),
         };
         Plan {
             segments: victims.iter().map(line).collect(),

@@ -2,11 +2,13 @@
 //! collection can take them.
 
 use super::Root;
-use crate::base::{ErrorKind, Ino, Result, SegmentName, StreamId};
-use crate::format::{DataFrame, Extent, Row, SegmentState};
-use crate::index::{Index, SegmentUse};
+pub use super::choice::{Victim, Why, plan};
+use crate::base::{ErrorKind, Ino, Result, SegmentName};
+use crate::format::{DataFrame, Extent, Row};
+use crate::index::Index;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use tokio::time::Instant;
 
 #[derive(Clone, Debug)]
 pub struct CompactOptions {
@@ -14,67 +16,21 @@ pub struct CompactOptions {
     pub target: f64,
     /// Bytes copied per second; 0: as fast as it goes.
     pub rate: u64,
+    /// Segments are not made smaller than this, however little is live.
+    pub smallest_segment: u64,
 }
 
 /// Bytes copied between two commits.
 const BATCH: usize = 4 << 20;
+/// The longest that a batch waits for a moment in which no writer waits for the store.
+const PATIENCE: Duration = Duration::from_millis(500);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Inodes looked at under one lock.
 const SLICE: usize = 2048;
-/// A segment with a larger share of live bytes is not worth copying.
-const FULL: f64 = 0.9;
-
-/// A segment that is worth emptying.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Victim {
-    pub name: SegmentName,
-    pub size: u64,
-    pub live: u64,
-}
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     pub extents: u64,
     pub bytes: u64,
-}
-
-/// Chooses what to empty so that the amplification comes down to the target: the emptiest first,
-/// which frees most for what it costs. Free, and without effect.
-pub fn plan(index: &Index, options: &CompactOptions) -> Vec<Victim> {
-    let sealed = index
-        .segments()
-        .filter(|s| s.row.state == SegmentState::Sealed);
-    let used: Vec<&SegmentUse> = sealed.filter(|s| s.live.bytes > 0).collect();
-    let mut total: u64 = used.iter().map(|s| s.row.size).sum();
-    let live: u64 = used.iter().map(|s| s.live.bytes).sum();
-    let mut victims: Vec<Victim> = used
-        .iter()
-        .filter(|s| may_be_emptied(index, s) && (s.live.bytes as f64) < FULL * s.row.size as f64)
-        .map(|s| Victim {
-            name: s.row.name,
-            size: s.row.size,
-            live: s.live.bytes,
-        })
-        .collect();
-    victims.sort_by(|a, b| share(a).total_cmp(&share(b)).then(a.name.cmp(&b.name)));
-    victims.retain(|v| {
-        let needed = total as f64 > options.target * live as f64;
-        total -= if needed {
-            v.size.saturating_sub(v.live)
-        } else {
-            0
-        };
-        needed
-    });
-    victims
-}
-
-fn share(v: &Victim) -> f64 {
-    v.live as f64 / v.size.max(1) as f64
-}
-
-/// A log segment that replay still needs would not go away for being empty.
-fn may_be_emptied(index: &Index, s: &SegmentUse) -> bool {
-    s.row.stream != StreamId::LOG || s.row.end <= index.log_needed()
 }
 
 /// Copies the live extents of the victims elsewhere. What changes meanwhile is left to the change.
@@ -92,6 +48,9 @@ pub async fn execute(
         let mut found = Vec::new();
         root.view(&mut |index| found = extents_in(index, slice, &names));
         for (ino, extent, path) in found {
+            if batch.moves.is_empty() {
+                batch.begin(root).await;
+            }
             let done = match batch.copy(root, ino, extent, path).await {
                 Ok(()) if batch.bytes >= BATCH => batch.commit(root, &mut copied, options).await,
                 done => done,
@@ -128,9 +87,33 @@ fn extents_in(index: &Index, inos: &[Ino], names: &BTreeSet<SegmentName>) -> Fou
 struct Batch {
     moves: Vec<(Ino, Extent, Extent)>,
     bytes: usize,
+    begun: Option<Instant>,
 }
 
 impl Batch {
+    /// Lets writers go first: waits for a moment in which none waits for the store, but not for ever,
+    /// or a busy root would never shrink.
+    async fn begin(&mut self, root: &dyn Root) {
+        let until = Instant::now() + PATIENCE;
+        while root.is_busy() && Instant::now() < until {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        self.begun = Some(Instant::now());
+    }
+
+    /// Rests after a batch, so that copying keeps its rate; and while writers are busy it takes at
+    /// most half of the time, so a slow store slows copying down, not them.
+    async fn rest(&mut self, root: &dyn Root, options: &CompactOptions) {
+        let took = self.begun.take().map_or(Duration::ZERO, |t| t.elapsed());
+        let by_rate = match options.rate {
+            0 => Duration::ZERO,
+            rate => Duration::from_secs_f64(self.bytes as f64 / rate as f64).saturating_sub(took),
+        };
+        let by_turns = if root.is_busy() { took } else { Duration::ZERO };
+        self.bytes = 0;
+        tokio::time::sleep(by_rate.max(by_turns)).await;
+    }
+
     async fn copy(&mut self, root: &dyn Root, ino: Ino, old: Extent, path: Vec<u8>) -> Result<()> {
         // It may be gone by now; then its segment may be gone too, and there is nothing to copy.
         let bytes = match root.fetch(&old).await {
@@ -175,13 +158,7 @@ impl Batch {
         root.durable(done?).await?;
         copied.extents += moves.len() as u64;
         copied.bytes += self.bytes as u64;
-        if options.rate > 0 {
-            tokio::time::sleep(Duration::from_secs_f64(
-                self.bytes as f64 / options.rate as f64,
-            ))
-            .await;
-        }
-        self.bytes = 0;
+        self.rest(root, options).await;
         Ok(())
     }
 }

@@ -4,8 +4,8 @@
 use super::compact::{self, CompactOptions, Victim};
 use super::deletion::{Deletion, DeletionRate};
 use super::gc::{Gc, GcOptions};
-use super::{Root, snapshot};
-use crate::base::{Pos, Result};
+use super::{Root, choice, snapshot};
+use crate::base::{Pos, Result, StreamId};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -17,19 +17,25 @@ pub struct DutyOptions {
     pub gc: GcOptions,
     pub deletion: DeletionRate,
     pub compact: CompactOptions,
-    /// Bytes of log after which a snapshot is due, at least.
+    /// Bytes of log after which a snapshot is due, if not sooner.
     pub snapshot_bytes: u64,
     pub every: Duration,
 }
 
-/// A snapshot is due when the log has grown by this many times its size: the write amplification
-/// of snapshots is at most one part in so many.
+/// A snapshot is not due before the log has grown by this many times its size: the write
+/// amplification of snapshots is at most one part in so many.
 const SNAPSHOT_SHARE: u64 = 4;
+/// The log since the older of two snapshots is kept, so it takes at most about two parts in so many
+/// of the live bytes.
+const LOG_SHARE: u64 = 16;
+/// A snapshot is due when so many segments of the log were begun since the last: each remount
+/// leaves one, however little is in it.
+const LOG_SEGMENTS: usize = 64;
 
-/// A segment takes at most one part in so many of the live bytes, or a small root could not be
-/// compacted: what is in open segments stays.
-const SEGMENTS: u64 = 32;
-const SMALLEST_SEGMENT: u64 = 4 << 20;
+/// Bytes that one pass of compaction copies: about this, or a part of the live bytes, because each
+/// pass looks at all files.
+const PASS_LEAST: u64 = 64 << 20;
+const PASS_SHARE: u64 = 64;
 
 /// How long compaction rests after a pass that moved nothing.
 const FRUITLESS_PAUSE: Duration = Duration::from_secs(60);
@@ -109,7 +115,7 @@ impl Duty {
     async fn work(&self, root: &dyn Root, job: Job) -> Result<bool> {
         match job {
             Job::Snapshots => {
-                scale_segments(root);
+                scale_segments(root, &self.options.compact);
                 self.snapshot(root).await?;
             }
             Job::Compaction => self.compact(root).await?,
@@ -126,9 +132,7 @@ impl Duty {
 
     async fn snapshot(&self, root: &dyn Root) -> Result<()> {
         let mut snapshots = self.snapshots.lock().await;
-        let grown = root.log_end().saturating_sub(snapshots.last);
-        let due = self.options.snapshot_bytes;
-        if grown < due.max(snapshots.size * SNAPSHOT_SHARE) {
+        if !self.is_snapshot_due(root, &snapshots) {
             return Ok(());
         }
         (snapshots.last, snapshots.size) = snapshot::take(root).await?;
@@ -136,15 +140,33 @@ impl Duty {
         snapshot::trim(root).await
     }
 
+    fn is_snapshot_due(&self, root: &dyn Root, snapshots: &Snapshots) -> bool {
+        let least = self.options.compact.smallest_segment;
+        let often = (live(root) / LOG_SHARE).max(least);
+        let after = self.options.snapshot_bytes.min(often);
+        let grown = root.log_end().saturating_sub(snapshots.last);
+        if grown >= after.max(snapshots.size * SNAPSHOT_SHARE) {
+            return true;
+        }
+        let mut begun = 0;
+        root.view(&mut |index| {
+            let rows = index.segments().map(|s| &s.row);
+            let log = rows.filter(|r| r.stream == StreamId::LOG);
+            begun = log.filter(|r| r.base > snapshots.last).count();
+        });
+        begun >= LOG_SEGMENTS
+    }
+
     async fn compact(&self, root: &dyn Root) -> Result<()> {
         let mut compaction = self.compaction.lock().await;
         if Instant::now() < compaction.again {
             return Ok(());
         }
-        let victims = victims(root, &self.options.compact);
+        let mut victims = victims(root, &self.options.compact);
         if victims.is_empty() {
             return Ok(());
         }
+        limit(&mut victims, live(root));
         let copied = compact::execute(root, &victims, &self.options.compact).await?;
         debug!("compaction: {} segments, {copied:?}", victims.len());
         if copied.extents == 0 {
@@ -161,8 +183,23 @@ pub(super) fn victims(root: &dyn Root, options: &CompactOptions) -> Vec<Victim> 
     victims
 }
 
-fn scale_segments(root: &dyn Root) {
+/// Leaves what one pass can do; the next plans anew, and what died meanwhile is not copied.
+fn limit(victims: &mut Vec<Victim>, live: u64) {
+    let most = (live / PASS_SHARE).max(PASS_LEAST);
+    let mut sum = 0;
+    victims.retain(|v| {
+        let fits = sum < most;
+        sum += v.live;
+        fits
+    });
+}
+
+fn live(root: &dyn Root) -> u64 {
     let mut live = 0;
     root.view(&mut |index| live = index.segments().map(|s| s.live.bytes).sum());
-    root.set_segment_size((live / SEGMENTS).max(SMALLEST_SEGMENT));
+    live
+}
+
+fn scale_segments(root: &dyn Root, options: &CompactOptions) {
+    root.set_segment_size(choice::segment_size(live(root), options));
 }

@@ -2,11 +2,13 @@
 //! collection, deletion, compaction. Each is one function that makes one pass; who calls them when
 //! is `duty`, and `command` for people.
 
+pub mod choice;
 mod command;
 pub mod compact;
 pub mod deletion;
 pub mod duty;
 pub mod gc;
+pub mod lives;
 pub mod plan;
 pub mod snapshot;
 
@@ -43,6 +45,9 @@ pub trait Root: Send + Sync + 'static {
 
     /// Whether the segment holds bytes that somebody is about to commit.
     fn is_staged(&self, segment: &SegmentRow) -> bool;
+
+    /// Whether somebody waits for the store to take what was written.
+    fn is_busy(&self) -> bool;
 
     async fn fetch(&self, extent: &Extent) -> Result<Bytes>;
 

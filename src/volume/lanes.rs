@@ -13,7 +13,10 @@ use std::time::Duration;
 
 /// Lanes that take turns: while one syncs, the other is written.
 const LANES: u64 = 2;
-const SURVIVORS: u64 = LANES;
+/// The lane of small files that will probably live long.
+const LASTING: u64 = LANES;
+/// The lane of compaction. It is not that of new files: those wait for each sync of theirs.
+const SURVIVORS: u64 = LANES + 1;
 
 /// Bytes of a lane that may wait to become durable before its writers wait.
 const UNSYNCED: usize = 32 << 20;
@@ -45,6 +48,15 @@ impl Lanes {
         // A file stays on its lane for a while, so that its extents lie together.
         let turn = (frame.ino.0 + (frame.off >> 26)) % LANES;
         self.append_to(volume, turn, frame, permit).await
+    }
+
+    pub(super) async fn append_lasting(
+        &self,
+        volume: &Volume,
+        frame: DataFrame,
+        permit: Option<BufferPermit>,
+    ) -> Result<Extent> {
+        self.append_to(volume, LASTING, frame, permit).await
     }
 
     /// Appends to the lane of compaction: what survived once is likely to live on.

@@ -5,6 +5,7 @@ mod adopt;
 mod change;
 mod host;
 mod lanes;
+mod lives;
 mod open;
 pub mod owner;
 pub mod root;
@@ -28,6 +29,7 @@ use crate::segment;
 use crate::store::{Store, Usage};
 use crate::stream::{Counters, Identity, Stream, StreamOptions};
 use crate::upkeep::duty::Duty;
+use crate::upkeep::lives::Lives;
 use bytes::Bytes;
 use host::VolumeHost;
 use lanes::Lanes;
@@ -62,6 +64,7 @@ pub struct Volume {
     log: Stream,
     lanes: Lanes,
     staged: Staged,
+    lives: Mutex<Lives>,
     reads: Reads,
     reader: FrameReader,
     inos: Mutex<Range<u64>>,
@@ -137,6 +140,7 @@ impl Volume {
         let (frames, rows, end) =
             change.finish(self.identity.session, op, self.log.durable_pos())?;
         self.log.push(frames)?;
+        self.observe(&index, &rows);
         for row in &rows {
             // It is queued already, and replay will apply it as well: an index that refuses it is a
             // bug, and going on with half of a change would be worse than stopping.
@@ -243,6 +247,16 @@ impl Volume {
     ) -> Result<Extent> {
         self.check_writable()?;
         self.lanes.append(self, frame, permit).await
+    }
+
+    /// The same, for a file that `will_last`.
+    pub async fn lane_append_lasting(
+        &self,
+        frame: DataFrame,
+        permit: Option<BufferPermit>,
+    ) -> Result<Extent> {
+        self.check_writable()?;
+        self.lanes.append_lasting(self, frame, permit).await
     }
 
     pub async fn lane_sync(&self, extents: &[Extent]) -> Result<()> {

@@ -16,6 +16,7 @@ use crate::read::FrameReader;
 use crate::segment::{self, DATA_DIR, LOG_DIR};
 use crate::store::{OpenVisibility, Store};
 use crate::stream::{Identity, Stream, StreamOptions};
+use crate::upkeep::lives::Lives;
 use futures::{StreamExt, TryStreamExt};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -322,6 +323,7 @@ fn start(
             options.clock.clone(),
             Arc::clone(&counters),
         );
+        let live = index.segments().map(|s| s.live.bytes).sum();
         let inos = index.next_ino().0..index.next_ino().0;
         Volume {
             reader: FrameReader::new(store.clone(), config.cache_size),
@@ -336,6 +338,7 @@ fn start(
             log,
             lanes: Default::default(),
             staged: Default::default(),
+            lives: Mutex::new(Lives::new(live)),
             reads: Default::default(),
             inos: Mutex::new(inos),
             ops: Default::default(),

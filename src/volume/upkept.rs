@@ -7,6 +7,7 @@ use crate::format::{DataFrame, Extent, Row, SegmentRow};
 use crate::index::Index;
 use crate::store::Store;
 use crate::upkeep::Root;
+use crate::upkeep::choice::SMALLEST_SEGMENT;
 use crate::upkeep::compact::CompactOptions;
 use crate::upkeep::deletion::DeletionRate;
 use crate::upkeep::duty::{Duty, DutyOptions};
@@ -131,6 +132,7 @@ pub fn duty_options(config: &Config) -> DutyOptions {
         compact: CompactOptions {
             target: config.compact_target,
             rate: config.compact_rate,
+            smallest_segment: SMALLEST_SEGMENT,
         },
         snapshot_bytes: config.snapshot_bytes,
         every: config.upkeep_every,
@@ -189,11 +191,17 @@ impl Root for Volume {
         self.staged.any_in(segment)
     }
 
+    fn is_busy(&self) -> bool {
+        self.log.is_awaited()
+    }
+
     async fn fetch(&self, extent: &Extent) -> Result<Bytes> {
         Volume::fetch(self, extent).await
     }
 
     async fn copy(&self, frame: DataFrame) -> Result<Extent> {
+        let bytes = frame.payload.len() as u64;
+        self.counters.copied.fetch_add(bytes, Ordering::Relaxed);
         self.lanes.append_copy(self, frame).await
     }
 
