@@ -2,8 +2,8 @@
 //! commands on a mount (local store) and on the directory beside it, one after the other, several
 //! rounds, with cold and with warm kernel caches. Prints medians and ratios.
 //!
-//! `cargo bench --bench tree` (1,000,000 files; STOWFS_BENCH_FILES=n for another number,
-//! STOWFS_BENCH_ROUNDS=n). As root the kernel's caches are dropped for the cold rounds.
+//! `cargo bench --bench tree` (1,000,000 files; STOWFS_TEST_FILES=n for another number,
+//! STOWFS_TEST_ROUNDS=n). As root the kernel's caches are dropped for the cold rounds.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -100,8 +100,8 @@ fn main() {
         return;
     }
     let (files, rounds) = (
-        number("STOWFS_BENCH_FILES", 1_000_000),
-        number("STOWFS_BENCH_ROUNDS", 3),
+        number("STOWFS_TEST_FILES", 1_000_000),
+        number("STOWFS_TEST_ROUNDS", 3),
     );
     let scratch = Scratch::new("bench-tree").unwrap();
     let mount = Mount::new(&format!(

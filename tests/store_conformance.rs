@@ -1,6 +1,6 @@
 //! The contract of a store, on the stores that need no server. (HDFS: `tests/hdfs_store.rs`.)
 
-#[path = "support/store_suite.rs"]
+#[path = "support/store_suite/mod.rs"]
 mod store_suite;
 
 use std::sync::Arc;

@@ -23,6 +23,19 @@ pub fn stowfs() -> Command {
     command
 }
 
+/// A store on the local disk.
+pub struct LocalStore(pub TempDir);
+
+impl LocalStore {
+    pub fn new() -> LocalStore {
+        LocalStore(tempfile::tempdir().unwrap())
+    }
+
+    pub fn url(&self) -> String {
+        format!("file://{}", self.0.path().join("root").display())
+    }
+}
+
 /// A mount, its process, and the folder with its mountpoint, run-dir and log.
 pub struct Mount {
     url: String,
