@@ -7,18 +7,22 @@ use super::report::{Problem, Report};
 use super::segment_check::{Checked, Job};
 use super::survey::{Found, Survey, identify, survey};
 use super::text;
-use crate::base::{Error, ErrorKind, Ino, Result, SegmentName, StreamId};
+use crate::base::{Epoch, Error, ErrorKind, Ino, Result, SegmentName, StreamId};
 use crate::format::segment::HEADER_LEN;
 use crate::format::{Extent, Origin, Row, SegmentRow, SegmentState};
 use crate::index::Index;
 use crate::log;
 use crate::segment::{self, FORMAT_FILE, META_DIR, OWNER_DIR};
 use crate::store::{OpenVisibility, Store};
+use crate::upkeep::orphans::{Listing, Scope, TEMPORARY};
 use crate::volume::root::{RootFormat, read_format};
 use crate::volume::{self, owner};
 use futures::StreamExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Orphans that a note names.
+const NAMED: usize = 5;
 
 #[derive(Clone, Debug)]
 pub struct FsckOptions {
@@ -45,6 +49,9 @@ pub async fn fsck(store: Arc<dyn Store>, options: &FsckOptions) -> Result<Report
     };
     let log = read_log(&*store, root.unwrap_or_default(), &survey, &mut report).await?;
     check_snapshots(&*store, root, log.origin, &mut report).await?;
+    if log.good {
+        note_orphans(&*store, &log, &mut report).await?;
+    }
     let mut wanted = log.wanted();
     check_foreign(&*store, &mut wanted, &log.index, &mut report).await?;
     let check = |found: &Found| {
@@ -120,12 +127,10 @@ async fn check_owner(store: &dyn Store, report: &mut Report) -> Result<Option<u3
         }
         found => found?,
     };
-    for name in &found.strange {
+    // Files that were being put are orphans, or will be.
+    let strange = found.strange.iter().filter(|n| !n.starts_with(TEMPORARY));
+    for name in strange {
         report.note(format!("{OWNER_DIR}/{name} is not stowfs's"));
-    }
-    for (epoch, id) in found.claims.iter().chain(&found.answers) {
-        let text = format!("{OWNER_DIR}: a claim or answer of epoch {epoch} ({id}) was left");
-        report.note(text);
     }
     if found.highest == 0 {
         return Ok(None);
@@ -231,6 +236,29 @@ async fn check_snapshots(
             Err(e) => return Err(e),
         }
     }
+    Ok(())
+}
+
+/// Files of no use that the next mount removes; segments among them are noted one by one.
+async fn note_orphans(store: &dyn Store, log: &Log, report: &mut Report) -> Result<()> {
+    let scope = Scope {
+        epoch: Epoch(owner::look(store).await?.highest),
+        origin: log.origin,
+        claimed: &|_| true,
+    };
+    let orphans = Listing::of(store).await?.orphans(&log.index, &scope);
+    if orphans.is_empty() {
+        return Ok(());
+    }
+    let bytes: u64 = orphans.iter().map(|o| o.size).sum();
+    let some = orphans.iter().take(NAMED);
+    let some: Vec<String> = some.map(|o| format!("{} ({})", o.path, o.what)).collect();
+    let more = if orphans.len() > NAMED { ", …" } else { "" };
+    report.note(format!(
+        "{} orphans ({bytes} bytes), which a mount removes when they are older than orphan-age: {}{more}",
+        orphans.len(),
+        some.join(", ")
+    ));
     Ok(())
 }
 

@@ -184,7 +184,8 @@ impl Job {
             }
             return;
         };
-        if self.rebuilt() {
+        // One that was condemned as an orphan has a stream of its own.
+        if self.rebuilt() || row.state >= SegmentState::Condemned {
             return;
         }
         if let Ok(header) = &walk.header

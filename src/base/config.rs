@@ -114,6 +114,8 @@ options! {
     delete_rate: f64 = 20.0;
     /// Bytes of segments deleted per second, at most, so that DataNodes are not held up; 0: not limited. The default is more than a mount writes, so deletion keeps up.
     delete_bytes_rate: u64 = 1024 * MIB;
+    /// Files on the store that no index knows (of writers that died) are deleted when they are older than this.
+    orphan_age: Duration = Duration::from_secs(3600);
     /// Bytes in segments per live byte above which compaction begins.
     compact_target: f64 = 1.5;
     /// Bytes that compaction copies per second; 0: as fast as it goes.
@@ -189,6 +191,11 @@ impl Config {
         if self.op_timeout < Duration::from_secs(1) {
             return Err(invalid(
                 "option op_timeout: must be at least 1s".to_string(),
+            ));
+        }
+        if self.orphan_age < Duration::from_secs(1) {
+            return Err(invalid(
+                "option orphan_age: must be at least 1s".to_string(),
             ));
         }
         if self.threads > 64 {

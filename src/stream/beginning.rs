@@ -5,6 +5,7 @@
 //! one that does not get on, and the first that can sync its header is taken. The others stay empty.
 
 use super::Shared;
+use super::claims::Claim;
 use super::segment_writer::SegmentWriter;
 use super::task::{close_lost, overdue};
 use crate::base::{Error, ErrorKind, Pos, Result, SegmentName, StreamId};
@@ -65,10 +66,11 @@ impl Beginning {
     }
 
     async fn only(&mut self, base: Pos) -> Result<SegmentWriter> {
-        let (name, limit) = (self.next_name(), self.shared.options.sync_timeout);
+        let (claim, limit) = (self.next_name(), self.shared.options.sync_timeout);
+        let name = claim.name;
         let begin = async {
             let mut segment =
-                SegmentWriter::create(&self.shared, name, base, self.predecessor).await?;
+                SegmentWriter::create(&self.shared, claim, base, self.predecessor).await?;
             segment.write_header(&self.shared).await?;
             Ok(segment)
         };
@@ -123,15 +125,16 @@ impl Beginning {
     /// Begins one more. The flag says when its file exists.
     fn attempt(&mut self, base: Pos, attempts: &mut Attempts) -> (SegmentName, Arc<AtomicBool>) {
         let created = Arc::new(AtomicBool::new(false));
-        let (shared, name, told) = (self.shared.clone(), self.next_name(), created.clone());
-        attempts.spawn(begin_synced(shared, name, base, self.predecessor, told));
+        let (shared, claim, told) = (self.shared.clone(), self.next_name(), created.clone());
+        let name = claim.name;
+        attempts.spawn(begin_synced(shared, claim, base, self.predecessor, told));
         (name, created)
     }
 
     /// Each attempt gets a new number: a failed one may have left a file.
-    fn next_name(&mut self) -> SegmentName {
+    fn next_name(&mut self) -> Claim {
         let id = &self.shared.identity;
-        if id.stream == StreamId::LOG {
+        let name = if id.stream == StreamId::LOG {
             let n = self.next_log_segment;
             self.next_log_segment += 1;
             SegmentName::Log { epoch: id.epoch, n }
@@ -140,7 +143,8 @@ impl Beginning {
             let n = next.fetch_add(1, Ordering::Relaxed);
             let session = id.session;
             SegmentName::Lane { session, n }
-        }
+        };
+        self.shared.counters.claims.take(name)
     }
 }
 
@@ -148,12 +152,12 @@ impl Beginning {
 /// itself when that fails.
 async fn begin_synced(
     shared: Arc<Shared>,
-    name: SegmentName,
+    claim: Claim,
     base: Pos,
     predecessor: Option<SegmentName>,
     created: Arc<AtomicBool>,
 ) -> Result<SegmentWriter> {
-    let segment = SegmentWriter::create(&shared, name, base, predecessor).await;
+    let segment = SegmentWriter::create(&shared, claim, base, predecessor).await;
     created.store(true, Ordering::Relaxed);
     let mut segment = segment?;
     let mut synced = segment.write_header(&shared).await;
@@ -178,5 +182,9 @@ async fn discard(shared: Arc<Shared>, mut attempts: Attempts) {
 
 fn close_unused(shared: &Arc<Shared>, segment: SegmentWriter) {
     let row = segment.row(shared, SegmentState::Sealed, segment.base, 0);
-    tokio::spawn(close_lost(shared.clone(), row, segment.path.clone()));
+    let (shared, path, claim) = (shared.clone(), segment.path, segment.claim);
+    tokio::spawn(async move {
+        close_lost(shared, row, path).await;
+        drop(claim);
+    });
 }

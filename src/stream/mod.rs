@@ -9,11 +9,13 @@
 //! Frames stay in memory until the store can show them to a reader (see `OpenVisibility`).
 
 mod beginning;
+mod claims;
 mod queue;
 mod segment_writer;
 mod tail;
 mod task;
 
+pub use claims::Claims;
 pub use queue::QueuedFrame;
 
 use crate::base::{Clock, Epoch, Error, ErrorKind, Pos, Result, SessionId, StreamId};
@@ -103,6 +105,7 @@ pub struct Counters {
     pub rolls: AtomicU64,
     /// Bytes that compaction copied.
     pub copied: AtomicU64,
+    pub claims: Arc<Claims>,
 }
 
 impl Counters {

@@ -1,6 +1,7 @@
 //! The open segment of a stream: appends frames, keeps the frame table, writes the footer.
 
 use super::Shared;
+use super::claims::Claim;
 use super::queue::QueuedFrame;
 use crate::base::error::Context;
 use crate::base::{Pos, Result, SegmentName};
@@ -33,16 +34,18 @@ pub(super) struct SegmentWriter {
     pub(super) opened: Instant,
     pub(super) used: Instant,
     table: Vec<u8>,
+    pub(super) claim: Claim,
 }
 
 impl SegmentWriter {
     /// Makes the file, and a header in it that need not be durable yet.
     pub(super) async fn create(
         shared: &Shared,
-        name: SegmentName,
+        claim: Claim,
         base: Pos,
         predecessor: Option<SegmentName>,
     ) -> Result<SegmentWriter> {
+        let name = claim.name;
         let path = segment::path(&name, shared.identity.epoch);
         let writer = shared
             .store
@@ -62,6 +65,7 @@ impl SegmentWriter {
             opened: now,
             used: now,
             table: Vec::new(),
+            claim,
         })
     }
 

@@ -445,7 +445,13 @@ pub(super) async fn close_lost(shared: Arc<Shared>, mut row: SegmentRow, path: S
         };
         match closed {
             Ok(size) => break size,
-            Err(e) if e.is(ErrorKind::NotFound) => break 0,
+            Err(e) if e.is(ErrorKind::NotFound) => {
+                // It holds nothing, so there is nothing to remember of it.
+                if row.end == row.base {
+                    row.state = SegmentState::Deleted;
+                }
+                break 0;
+            }
             Err(e) => warn!("closing the lost segment {path}: {e}; trying again"),
         }
         tokio::time::sleep(pause).await;

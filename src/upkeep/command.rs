@@ -5,7 +5,10 @@ use super::compact::{self, CompactOptions, Victim};
 use super::deletion::condemned;
 use super::duty::{Duty, victims};
 use super::gc::GcOptions;
-use super::plan::{Collected, Compacted, Line, Plan, Space, Step, Tell, ratio};
+use super::orphans::{self, Orphan};
+use super::plan::{
+    Collected, Compacted, Line, OrphanLine, Plan, Space, Step, Tell, ratio, whole_seconds,
+};
 use crate::base::{Result, SegmentName};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -31,9 +34,23 @@ impl Duty {
         let options = self.gc_options(now);
         Ok(Plan {
             segments: self.gc.lock().await.plan(root, &options),
-            orphans: Vec::new(),
+            orphans: self.orphan_lines(root).await?,
             space: space(root),
         })
+    }
+
+    async fn orphan_lines(&self, root: &dyn Root) -> Result<Vec<OrphanLine>> {
+        let (found, now) = orphans::look(root).await?;
+        let line = |o: Orphan| OrphanLine {
+            action: match o.wait(now, self.options.orphan_age) {
+                Duration::ZERO => "delete".into(),
+                wait => format!("delete in {}", whole_seconds(wait)),
+            },
+            path: o.path,
+            size: o.size,
+            what: o.what.into(),
+        };
+        Ok(found.into_iter().map(line).collect())
     }
 
     /// Deletes everything that is due, and returns when it is deleted.
@@ -44,6 +61,7 @@ impl Duty {
             gc.pass(root, &options).await?;
             gc.waiting()
         };
+        let orphans = self.sweep(root).await?;
         let total = condemned(root);
         loop {
             let left = condemned(root).bytes;
@@ -62,7 +80,7 @@ impl Duty {
         Ok(Collected {
             deleted_segments: total.segments.saturating_sub(left.segments),
             deleted_bytes: total.bytes.saturating_sub(left.bytes),
-            orphans: 0,
+            orphans,
             waiting_segments: waiting.segments,
             waiting_bytes: waiting.bytes,
             space: space(root),

@@ -4,8 +4,8 @@
 use super::compact::{self, CompactOptions, Victim};
 use super::deletion::{Deletion, DeletionRate};
 use super::gc::{Gc, GcOptions};
-use super::{Root, choice, snapshot};
-use crate::base::{Pos, Result, StreamId};
+use super::{Root, choice, orphans, snapshot};
+use crate::base::{ErrorKind, Pos, Result, StreamId};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -17,6 +17,8 @@ pub struct DutyOptions {
     pub gc: GcOptions,
     pub deletion: DeletionRate,
     pub compact: CompactOptions,
+    /// What no index knows is deleted when it is older.
+    pub orphan_age: Duration,
     /// Bytes of log after which a snapshot is due, if not sooner.
     pub snapshot_bytes: u64,
     pub every: Duration,
@@ -36,6 +38,9 @@ const LOG_SEGMENTS: usize = 64;
 /// pass looks at all files.
 const PASS_LEAST: u64 = 64 << 20;
 const PASS_SHARE: u64 = 64;
+
+/// Orphans are looked for at least this often.
+const ORPHANS_AFTER: Duration = Duration::from_secs(900);
 
 /// How long compaction rests after a pass that moved nothing.
 const FRUITLESS_PAUSE: Duration = Duration::from_secs(60);
@@ -65,6 +70,7 @@ enum Job {
     Compaction,
     Collection,
     Deletion,
+    Orphans,
 }
 
 impl Duty {
@@ -91,18 +97,25 @@ impl Duty {
             self.keep_up(&root, Job::Compaction),
             self.keep_up(&root, Job::Collection),
             self.keep_up(&root, Job::Deletion),
+            self.keep_up(&root, Job::Orphans),
         );
     }
 
     async fn keep_up<R: Root>(&self, root: &Weak<R>, job: Job) {
-        let mut more = false;
+        let (mut more, mut pause) = (false, self.options.every);
         loop {
             if !more {
-                tokio::time::sleep(self.options.every).await;
+                tokio::time::sleep(pause).await;
+            }
+            if matches!(job, Job::Orphans) {
+                let often = (self.options.orphan_age / 4).min(ORPHANS_AFTER);
+                pause = often.max(self.options.every);
             }
             let Some(root) = root.upgrade() else { return };
             more = match self.work(&*root, job).await {
                 Ok(more) => more,
+                // Final; the volume has said so.
+                Err(e) if e.is(ErrorKind::Fenced) => return,
                 Err(e) => {
                     warn!("upkeep: {e}; trying again");
                     false
@@ -124,6 +137,9 @@ impl Duty {
                 if condemned.segments > 0 {
                     debug!("garbage collection condemns {condemned:?}");
                 }
+            }
+            Job::Orphans => {
+                self.sweep(root).await?;
             }
             Job::Deletion => return Ok(self.deletion.one(root).await?.is_some()),
         }
@@ -155,6 +171,11 @@ impl Duty {
             begun = log.filter(|r| r.base > snapshots.last).count();
         });
         begun >= LOG_SEGMENTS
+    }
+
+    /// Removes orphans that are old enough.
+    pub(super) async fn sweep(&self, root: &dyn Root) -> Result<u64> {
+        orphans::sweep(root, &self.deletion, self.options.orphan_age).await
     }
 
     async fn compact(&self, root: &dyn Root) -> Result<()> {

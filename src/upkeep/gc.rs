@@ -7,7 +7,7 @@
 //! (see `deletion`).
 
 use super::Root;
-use super::plan::Line;
+use super::plan::{Line, whole_seconds};
 use crate::base::{Error, ErrorKind, Pos, Result, SegmentName, StreamId};
 use crate::format::{Row, SegmentRow, SegmentState};
 use crate::index::{Index, SegmentUse};
@@ -186,8 +186,7 @@ fn action(
         (Some(Held::Log), _) => "keep until two later snapshots exist".into(),
         (Some(Held::Staged), _) => "wait until bytes in it are committed".into(),
         (None, Some(Verdict::In(grace))) => {
-            let whole = Duration::from_secs(grace.as_secs() + 1);
-            format!("delete in {}", humantime::format_duration(whole))
+            format!("delete in {}", whole_seconds(*grace))
         }
         (None, Some(Verdict::Read)) => "delete when a read has ended".into(),
         (None, Some(Verdict::Due) | None) => "delete".into(),

@@ -9,11 +9,12 @@ pub mod deletion;
 pub mod duty;
 pub mod gc;
 pub mod lives;
+pub mod orphans;
 pub mod plan;
 pub mod snapshot;
 
-use crate::base::{Epoch, Error, Pos, Result, Timestamp};
-use crate::format::{DataFrame, Extent, Row, SegmentRow};
+use crate::base::{Epoch, Error, Pos, Result, SegmentName, Timestamp};
+use crate::format::{DataFrame, Extent, Origin, Row, SegmentRow};
 use crate::index::Index;
 use crate::store::Store;
 use async_trait::async_trait;
@@ -27,6 +28,12 @@ pub trait Root: Send + Sync + 'static {
     fn uuid(&self) -> [u8; 16];
     fn epoch(&self) -> Epoch;
     fn now(&self) -> Timestamp;
+
+    /// Where the log begins.
+    fn origin(&self) -> Origin;
+
+    /// Whether a segment that the index does not know may still be announced.
+    fn is_claimed(&self, segment: &SegmentName) -> bool;
 
     /// Looks at the index; short, without waiting.
     fn view(&self, look: &mut dyn FnMut(&Index));

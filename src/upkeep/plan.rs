@@ -2,6 +2,7 @@
 
 use crate::format::SegmentRow;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// A segment, and what is planned with it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +29,11 @@ impl Line {
 
 pub fn ratio(size: u64, live: u64) -> Option<f64> {
     (live > 0).then(|| size as f64 / live as f64)
+}
+
+/// For people: rounded up.
+pub(super) fn whole_seconds(time: Duration) -> humantime::FormattedDuration {
+    humantime::format_duration(Duration::from_secs(time.as_secs() + 1))
 }
 
 /// A file or directory that is of no use any more and that no index knows.

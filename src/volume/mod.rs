@@ -39,7 +39,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as watch_channel};
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use upkept::{Reads, Staged};
 
 /// Memory that a writer has taken from the write buffer.
@@ -80,6 +80,7 @@ pub struct Volume {
     read_only: AtomicBool,
     recovered: OnceLock<Recovered>,
     duty: OnceLock<Arc<Duty>>,
+    duty_task: OnceLock<AbortHandle>,
 }
 
 impl Volume {
@@ -361,6 +362,9 @@ impl Volume {
     /// its files and makes no more changes.
     pub async fn shutdown(&self) -> Result<()> {
         let limit = self.config.op_timeout;
+        if let Some(duty) = self.duty_task.get() {
+            duty.abort();
+        }
         let done = async {
             self.lanes.shutdown(limit).await?;
             self.log.shutdown(limit).await

@@ -145,10 +145,24 @@ impl Volume {
             Err(e) if e.is(ErrorKind::NotFound) => 0,
             closed => closed.context(format_args!("closing {path}"))?,
         };
+        let live = self.read(|index| index.segment(&row.name).map_or(0, |s| s.live.extents));
+        if row.size == 0 && live == 0 {
+            return self.forget_lane(row).await;
+        }
         if row.state == SegmentState::Open {
             row.end = row.base + row.size.saturating_sub(HEADER_LEN as u64);
             row.state = SegmentState::Sealed;
         }
+        self.change(|_, change| {
+            change.row(Row::Segment(row));
+            Ok::<_, Error>(())
+        })?;
+        Ok(())
+    }
+
+    /// A lane segment that holds nothing, or whose file is gone, would be closed by each mount anew.
+    async fn forget_lane(&self, mut row: SegmentRow) -> Result<()> {
+        row.state = SegmentState::Deleted;
         self.change(|_, change| {
             change.row(Row::Segment(row));
             Ok::<_, Error>(())
@@ -352,6 +366,7 @@ fn start(
             read_only: AtomicBool::new(false),
             recovered: Default::default(),
             duty: Default::default(),
+            duty_task: Default::default(),
         }
     })
 }

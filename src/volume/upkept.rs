@@ -2,8 +2,8 @@
 
 use super::{Change, Volume};
 use crate::base::config::Config;
-use crate::base::{Epoch, Error, ErrorKind, Ino, Pos, Result, StreamId, Timestamp};
-use crate::format::{DataFrame, Extent, Row, SegmentRow};
+use crate::base::{Epoch, Error, ErrorKind, Ino, Pos, Result, SegmentName, StreamId, Timestamp};
+use crate::format::{DataFrame, Extent, Origin, Row, SegmentRow};
 use crate::index::Index;
 use crate::store::Store;
 use crate::upkeep::Root;
@@ -108,6 +108,7 @@ impl Volume {
         let duty = Arc::new(Duty::new(duty_options(&self.config), last_snapshot));
         let duty = self.duty.get_or_init(|| duty).clone();
         let task = tokio::spawn(duty.run(Arc::downgrade(self)));
+        let _ = self.duty_task.set(task.abort_handle());
         self.background.lock().push(task);
     }
 
@@ -134,6 +135,7 @@ pub fn duty_options(config: &Config) -> DutyOptions {
             rate: config.compact_rate,
             smallest_segment: SMALLEST_SEGMENT,
         },
+        orphan_age: config.orphan_age,
         snapshot_bytes: config.snapshot_bytes,
         every: config.upkeep_every,
     }
@@ -155,6 +157,14 @@ impl Root for Volume {
 
     fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    fn origin(&self) -> Origin {
+        self.identity.origin
+    }
+
+    fn is_claimed(&self, segment: &SegmentName) -> bool {
+        self.counters.claims.has(segment)
     }
 
     fn view(&self, look: &mut dyn FnMut(&Index)) {

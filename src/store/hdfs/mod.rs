@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// Names that begin so are made and removed by this layer, and not listed.
+/// Names that begin so are made and removed by this layer, and not listed in the root.
 const HIDDEN: &str = ".stowfs-tmp-";
 
 /// What `usage` says of a directory without a quota: hdfs-native cannot ask how large the cluster
@@ -202,7 +202,8 @@ impl Store for HdfsStore {
                 .next()
                 .unwrap_or_default()
                 .to_string();
-            if !name.starts_with(HIDDEN) {
+            // Below the root they show: upkeep removes what a crash left of them.
+            if !(at.is_empty() && name.starts_with(HIDDEN)) {
                 infos.push(info(&name, status));
             }
         }
