@@ -246,7 +246,8 @@ async fn note_orphans(store: &dyn Store, log: &Log, report: &mut Report) -> Resu
         origin: log.origin,
         claimed: &|_| true,
     };
-    let orphans = Listing::of(store).await?.orphans(&log.index, &scope);
+    let mut orphans = Listing::of(store).await?.orphans(&log.index, &scope);
+    orphans.retain(|o| !o.usual);
     if orphans.is_empty() {
         return Ok(());
     }

@@ -34,6 +34,8 @@ pub struct Orphan {
     pub segment: Option<SegmentName>,
     /// Lives for seconds when all is well.
     short: bool,
+    /// Every mount leaves one, and a later mount removes it.
+    pub usual: bool,
 }
 
 impl Orphan {
@@ -45,6 +47,7 @@ impl Orphan {
             what,
             segment: None,
             short: false,
+            usual: false,
         }
     }
 
@@ -171,7 +174,12 @@ impl Listing {
             if *epoch <= scope.epoch.0 {
                 let path = format!("{OWNER_DIR}/{}", file.name);
                 let orphan = Orphan::new(path, file, what);
-                found.push(Orphan { short, ..orphan });
+                let usual = !short;
+                found.push(Orphan {
+                    short,
+                    usual,
+                    ..orphan
+                });
             }
         }
     }
@@ -201,11 +209,11 @@ impl Dir {
     fn orphans(&self, index: &Index, scope: &Scope<'_>, found: &mut Vec<Orphan>) {
         let dead = self.epoch < scope.epoch.0;
         if self.files.is_empty() && dead {
-            found.push(Orphan::new(
-                self.path.clone(),
-                &self.info,
-                "an empty directory",
-            ));
+            let orphan = Orphan::new(self.path.clone(), &self.info, "an empty directory");
+            found.push(Orphan {
+                usual: true,
+                ..orphan
+            });
         }
         temporary(&self.path, &self.files, found);
         for file in self.files.iter().filter(|f| !f.is_dir) {
