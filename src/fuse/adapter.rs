@@ -205,7 +205,7 @@ impl Filesystem for Adapter {
         self.runner.run(
             op("open", i),
             move |fs| async move { fs.open(ino(i), flags.0).await.map(|o| File(ino(i), o.fh)) },
-            opened(reply),
+            opened(reply, flags.0),
         );
     }
 
