@@ -9,9 +9,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use stowfs::base::{Epoch, Ino, SegmentName, SessionId, StreamId};
 use stowfs::format::frame::{Frame, Parsed, parse};
-use stowfs::format::row::ForeignRow;
 use stowfs::format::segment::{Footer, SegmentHeader};
 use stowfs::format::{Attr, DataFrame, Extent, Origin, RecordFrame, Row, SegmentRow, SegmentState};
+use stowfs::format::{ForeignHold, ForeignRow, ForeignState};
 
 fn name() -> impl Strategy<Value = SegmentName> {
     (any::<bool>(), any::<u32>(), any::<u32>()).prop_map(|(log, of, n)| match log {
@@ -118,6 +118,18 @@ fn row() -> impl Strategy<Value = Row> {
         any::<u32>().prop_map(|n| Row::StreamRange { next: StreamId(n) }),
         any::<u64>().prop_map(|oldest| Row::Snapshots { oldest }),
         Just(Row::Adopted),
+        (0..9u32, 0..3u8, any::<bool>(), any::<u64>()).prop_map(|(stream, state, is_dir, ino)| {
+            Row::ForeignHold(ForeignHold {
+                stream: StreamId(stream),
+                state: [
+                    ForeignState::Held,
+                    ForeignState::Condemned,
+                    ForeignState::Gone,
+                ][state as usize],
+                is_dir,
+                ino: Ino(ino),
+            })
+        }),
         (any::<u32>(), any::<u32>(), any::<i64>()).prop_map(|(epoch, session, started)| {
             Row::Session {
                 epoch: Epoch(epoch),

@@ -7,10 +7,12 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use stowfs::base::{Epoch, Ino, Pos, SegmentName, SessionId, StreamId};
 use stowfs::format::frame::{Frame, Parsed, checksums, parse};
-use stowfs::format::row::ForeignRow;
 use stowfs::format::segment::{Footer, HEADER_LEN, SegmentHeader, TRAILER_LEN};
 use stowfs::format::snapshot::{SNAPSHOT_STREAM, SnapshotHeader};
-use stowfs::format::{Attr, DataFrame, Extent, Origin, RecordFrame, Row, SegmentRow, SegmentState};
+use stowfs::format::{
+    Attr, DataFrame, Extent, ForeignHold, ForeignRow, ForeignState, Origin, RecordFrame, Row,
+    SegmentRow, SegmentState,
+};
 use stowfs::volume::owner::Owner;
 use stowfs::volume::root::RootFormat;
 
@@ -131,6 +133,33 @@ fn all_rows() -> Vec<Row> {
         Row::Free { ino: Ino(6) },
         Row::Snapshots { oldest: 900 },
     ]
+}
+
+/// Rows that came later: files that exist must not change.
+fn later_rows() -> Vec<Row> {
+    let hold = |stream, state, is_dir, ino| {
+        Row::ForeignHold(ForeignHold {
+            stream: StreamId(stream),
+            state,
+            is_dir,
+            ino: Ino(ino),
+        })
+    };
+    vec![
+        Row::Adopted,
+        hold(6, ForeignState::Condemned, false, 0),
+        hold(7, ForeignState::Held, true, 70_000),
+        hold(8, ForeignState::Gone, false, 0),
+    ]
+}
+
+fn later_frames() -> Vec<Piece> {
+    vec![Piece::Record(RecordFrame {
+        session: SessionId(3),
+        op: 2,
+        durable: 1000,
+        rows: later_rows(),
+    })]
 }
 
 fn frames() -> Vec<Piece> {
@@ -275,6 +304,10 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         (
             "log-no-table.seg",
             encode(&log_header(), &frames()[..2], Some(false)),
+        ),
+        (
+            "log-later.seg",
+            encode(&log_header(), &later_frames(), Some(true)),
         ),
         ("log-torn.seg", torn[..torn.len() - 5].to_vec()),
         ("snapshot.idx", snapshot()),

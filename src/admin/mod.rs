@@ -2,6 +2,7 @@
 //!
 //! `fsck` and `segments` only read. `rebuild` owns the root while it works, like a mount.
 
+mod adopt;
 mod fsck;
 mod rebuild;
 mod report;
@@ -10,10 +11,16 @@ mod segments;
 mod survey;
 mod walk;
 
+pub use adopt::{AdoptReport, AdoptRequest, Packed, adopt, adopt_dry, normal_path};
 pub use fsck::{FsckOptions, fsck};
 pub use rebuild::{RebuildOptions, RebuildReport, rebuild};
 pub use report::{Problem, Report};
 pub use segments::{SegmentLine, Segments, segments_of_store, segments_of_volume};
+
+/// A number of bytes for a person.
+fn size(bytes: u64) -> String {
+    bytesize::ByteSize(bytes).to_string()
+}
 
 /// Names and paths are bytes; people and JSON get text.
 fn text(path: &[u8]) -> String {

@@ -95,7 +95,7 @@ fn of_mount(args: &SegmentsArgs) -> Result<Segments> {
 }
 
 /// Connects to a store and does something with it.
-fn with_store<T, F: Future<Output = Result<T>>>(
+pub(super) fn with_store<T, F: Future<Output = Result<T>>>(
     url: &str,
     file: Option<&Path>,
     given: &OptionArgs,
@@ -112,7 +112,7 @@ fn with_store<T, F: Future<Output = Result<T>>>(
     done
 }
 
-fn show(what: &(impl Serialize + Display), json: bool) -> Result<()> {
+pub(super) fn show(what: &(impl Serialize + Display), json: bool) -> Result<()> {
     if json {
         let text = serde_json::to_string_pretty(what)
             .map_err(|e| Error::new(ErrorKind::Other, e.to_string()))?;

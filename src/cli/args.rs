@@ -29,6 +29,7 @@ pub enum Command {
     Gc(GcArgs),
     Compact(CompactArgs),
     Fsck(FsckArgs),
+    Adopt(AdoptArgs),
 }
 
 /// Mount a root. Prints one line when ready and stays in the foreground until it is unmounted.
@@ -178,6 +179,38 @@ pub struct FsckArgs {
     /// go to lost+found; reading bytes that are gone is an error. No segment is changed or deleted
     #[arg(long)]
     pub rebuild: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Read options from this TOML file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub options: OptionArgs,
+}
+
+/// Take in plain files that lie below the root: they are readable through the mount, where they
+/// are. The first mount does this by itself for all that is there then.
+///
+/// Nothing is copied; names, sizes and times (on a local store modes and owners too) stay as they
+/// are. A file that is being written, or whose name the mount has already, is named and nothing is
+/// done. A root that is mounted on this host is asked; another is taken over for a moment, if nobody
+/// has it.
+#[derive(ClapArgs)]
+#[command(after_help = EXIT_CODES)]
+pub struct AdoptArgs {
+    /// A store, or the mountpoint of a running mount
+    #[arg(value_name = "STORE-URL|MOUNTPOINT")]
+    pub target: String,
+    /// A directory or file below the root; all of it without
+    pub path: Option<String>,
+    /// Only list what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Move the bytes of plain files into segments, at compact-rate; the plain files are deleted when
+    /// gc-grace is over
+    #[arg(long)]
+    pub pack: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -1,6 +1,7 @@
 //! Layer 8: the command line.
 
 mod admin;
+mod adopt;
 mod args;
 mod client;
 mod control;
@@ -58,6 +59,7 @@ pub fn main() -> ExitCode {
         Command::Segments(args) => admin::run_segments(&args).into(),
         Command::Gc(args) => upkeep::gc(&args).into(),
         Command::Compact(args) => upkeep::compact(&args).into(),
+        Command::Adopt(args) => adopt::run(&args).into(),
         Command::Fsck(args) => admin::run_fsck(&args),
     }
 }

@@ -171,6 +171,7 @@ impl Plan {
         let (url, mountpoint) = (self.url.clone(), self.mountpoint.to_string());
         upkeep_served::add(&mut commands, volume);
         let (volume, listed) = (volume.clone(), volume.clone());
+        super::adopt::add(&mut commands, &volume);
         commands.add("segments", move |_| {
             let volume = listed.clone();
             async move {

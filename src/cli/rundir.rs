@@ -139,6 +139,21 @@ fn read_holder(mut file: File) -> Option<Holder> {
     serde_json::from_str(&text).ok()
 }
 
+/// The mounts of this user on this host that are alive.
+pub fn live_mounts(run_dir: &Path) -> Vec<(MountFiles, Holder)> {
+    let entries = run_dir.read_dir().into_iter().flatten().flatten();
+    let locks = entries.filter(|e| e.path().extension().is_some_and(|x| x == "lock"));
+    let found = locks.filter_map(|entry| {
+        let stem = entry.path().with_extension("");
+        // Of a root's lock the name is another, and its content is no holder.
+        let holder = read_holder(File::open(entry.path()).ok()?)?;
+        let files = MountFiles { stem };
+        let ended = wait_for_end(&files, Duration::ZERO).unwrap_or(true);
+        (!ended).then_some((files, holder))
+    });
+    found.collect()
+}
+
 /// Waits until no process serves the mountpoint. False when the time is over.
 pub fn wait_for_end(files: &MountFiles, limit: Duration) -> Result<bool> {
     let path = files.lock();

@@ -86,10 +86,10 @@ impl Mount {
 }
 
 /// On a terminal only.
-struct Bar(Option<ProgressBar>);
+pub(super) struct Bar(Option<ProgressBar>);
 
 impl Bar {
-    fn new() -> Bar {
+    pub(super) fn new() -> Bar {
         let style = "{msg} {wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
         let style = ProgressStyle::with_template(style);
         let bar = std::io::stderr().is_terminal().then(|| {
@@ -102,7 +102,7 @@ impl Bar {
         Bar(bar)
     }
 
-    fn step(&self, step: &Value) {
+    pub(super) fn step(&self, step: &Value) {
         let Some(bar) = &self.0 else { return };
         // A heartbeat has no content.
         if let Ok(step) = serde_json::from_value::<Step>(step.clone()) {
@@ -112,7 +112,7 @@ impl Bar {
         }
     }
 
-    fn end(&self) {
+    pub(super) fn end(&self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();
         }

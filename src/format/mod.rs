@@ -2,11 +2,13 @@
 //! No I/O, no state. FORMAT.md has the byte tables; golden files keep the two together.
 
 pub mod codec;
+pub mod foreign;
 pub mod frame;
 pub mod row;
 pub mod segment;
 pub mod snapshot;
 
+pub use foreign::{ForeignHold, ForeignRow, ForeignState};
 pub use frame::{DataFrame, Frame, RecordFrame};
 pub use row::{Attr, Extent, Row, SegmentRow, SegmentState};
 pub use segment::{Footer, Origin, SegmentHeader};

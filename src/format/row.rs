@@ -2,6 +2,7 @@
 //! difference, so that applying a row twice, or after a later snapshot, changes nothing.
 
 use super::codec::{Cursor, Put, corrupt};
+use super::foreign::{ForeignHold, ForeignRow};
 use crate::base::{Epoch, Ino, Pos, Result, SegmentName, SessionId, StreamId, Timestamp};
 
 /// Attributes of an inode. Its kind is in the S_IFMT bits of `mode`.
@@ -98,16 +99,6 @@ pub struct SegmentRow {
     pub size: u64,
 }
 
-/// A plain file that was on the store before; its bytes are a stream of their own.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ForeignRow {
-    pub stream: StreamId,
-    /// Path below the root of the store.
-    pub path: Vec<u8>,
-    pub len: u64,
-    pub mtime: Timestamp,
-}
-
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Row {
     /// The attributes of an inode; makes it if it is new.
@@ -151,6 +142,7 @@ pub enum Row {
     },
     Segment(SegmentRow),
     Foreign(ForeignRow),
+    ForeignHold(ForeignHold),
     /// Inode numbers below `next` belong to sessions so far.
     InoRange {
         next: Ino,
@@ -232,10 +224,7 @@ impl Row {
             }
             Row::Foreign(f) => {
                 out.put_u8(9);
-                out.put_u32(f.stream.0);
-                out.put_short(&f.path);
-                out.put_u64(f.len);
-                out.put_i64(f.mtime);
+                f.encode(out);
             }
             Row::InoRange { next } => {
                 out.put_u8(10);
@@ -246,6 +235,10 @@ impl Row {
                 out.put_u32(next.0);
             }
             Row::Adopted => out.put_u8(14),
+            Row::ForeignHold(h) => {
+                out.put_u8(15);
+                h.encode(out);
+            }
             Row::Snapshots { oldest } => {
                 out.put_u8(13);
                 out.put_u64(*oldest);
@@ -318,12 +311,7 @@ impl Row {
                 state: decode_state(c.u8()?)?,
                 size: c.u64()?,
             }),
-            9 => Row::Foreign(ForeignRow {
-                stream: StreamId(c.u32()?),
-                path: c.short()?.to_vec(),
-                len: c.u64()?,
-                mtime: c.i64()?,
-            }),
+            9 => Row::Foreign(ForeignRow::decode(c)?),
             10 => Row::InoRange { next: ino(c)? },
             11 => Row::StreamRange {
                 next: StreamId(c.u32()?),
@@ -334,6 +322,7 @@ impl Row {
                 started: c.i64()?,
             },
             14 => Row::Adopted,
+            15 => Row::ForeignHold(ForeignHold::decode(c)?),
             13 => Row::Snapshots { oldest: c.u64()? },
             other => return Err(corrupt(format!("row of unknown type {other}"))),
         })

@@ -4,7 +4,7 @@ use super::commit::stick;
 use super::errno::{Errno, Result};
 use super::types::{Fh, Opened};
 use super::{Fs, Pin, attr_of};
-use crate::base::{Ino, Pos};
+use crate::base::{ErrorKind, Ino, Pos};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -60,8 +60,23 @@ impl Fs {
             return Err(Errno::EISDIR);
         }
         let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let reads = flags & libc::O_ACCMODE != libc::O_WRONLY && flags & libc::O_TRUNC == 0;
+        if reads {
+            self.check_plain_files(ino).await?;
+        }
         let fh = self.add_handle(pin, writable);
         Ok(Opened { fh })
+    }
+
+    /// What a file from before stowfs consists of may have been changed behind the mount.
+    async fn check_plain_files(&self, ino: Ino) -> Result<()> {
+        match self.volume.check_plain_files(ino).await {
+            Err(e) if e.is(ErrorKind::NotFound) => {
+                tracing::error!("{} for a program: {e}", Errno::ENOENT);
+                Err(Errno::ENOENT)
+            }
+            checked => Ok(checked?),
+        }
     }
 
     /// close(2) of one descriptor: a written file, and the names that lead to it, are durable when

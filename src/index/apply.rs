@@ -5,7 +5,6 @@ use super::usage::Recount;
 use super::{Index, Session};
 use crate::base::{Ino, Result, StreamId};
 use crate::format::codec::corrupt;
-use crate::format::row::ForeignRow;
 use crate::format::{Attr, Extent, Row, SegmentRow};
 
 impl Index {
@@ -35,6 +34,7 @@ impl Index {
             Row::Xattr { ino, name, value } => self.put_xattr(*ino, name, value.as_deref()),
             Row::Segment(s) => self.put_segment(s),
             Row::Foreign(f) => self.put_foreign(f),
+            Row::ForeignHold(h) => self.put_hold(h),
             Row::InoRange { next } => self.next_ino = self.next_ino.max(next.0),
             Row::StreamRange { next } => self.next_stream = self.next_stream.max(next.0),
             Row::Adopted => self.adopted = true,
@@ -66,14 +66,18 @@ impl Index {
                 self.free(ino);
                 self.inodes.insert(ino, Inode::new(*attr));
             }
-            None => self.inodes.insert(ino, Inode::new(*attr)),
+            None => {
+                self.inodes.insert(ino, Inode::new(*attr));
+                self.sort_foreign_of(ino);
+            }
         }
     }
 
     fn free(&mut self, ino: Ino) {
         if let Some(Body::File(x)) = self.inodes.remove(ino).map(|i| i.body) {
-            x.iter().for_each(|e| self.usage.sub(e));
+            x.iter().for_each(|e| self.use_less(e));
         }
+        self.sort_foreign_of(ino);
     }
 
     fn enter(&mut self, parent: Ino, name: &[u8], ino: Ino) -> Result<()> {
@@ -104,8 +108,22 @@ impl Index {
             return;
         };
         let (out, put) = x.replace(off, end, new);
-        out.iter().for_each(|e| self.usage.sub(e));
-        put.iter().for_each(|e| self.usage.add(e));
+        out.iter().for_each(|e| self.use_less(e));
+        put.iter().for_each(|e| self.use_more(e));
+    }
+
+    fn use_more(&mut self, e: &Extent) {
+        self.usage.add(e);
+        if e.frame == 0 {
+            self.sort_foreign(e.stream);
+        }
+    }
+
+    fn use_less(&mut self, e: &Extent) {
+        self.usage.sub(e);
+        if e.frame == 0 {
+            self.sort_foreign(e.stream);
+        }
     }
 
     fn put_xattr(&mut self, ino: Ino, name: &[u8], value: Option<&[u8]>) {
@@ -139,12 +157,7 @@ impl Index {
         }
     }
 
-    fn put_foreign(&mut self, row: &ForeignRow) {
-        self.use_stream(row.stream);
-        self.foreign.insert(row.stream, row.clone());
-    }
-
-    fn use_stream(&mut self, stream: StreamId) {
+    pub(super) fn use_stream(&mut self, stream: StreamId) {
         self.next_stream = self.next_stream.max(stream.0.saturating_add(1));
     }
 }

@@ -27,6 +27,7 @@ impl Index {
         }
         self.check_reachable(&inos, &mut bad);
         self.check_usage(&inos, &mut bad);
+        self.check_foreign(&mut bad);
         bad
     }
 
@@ -187,7 +188,10 @@ impl Index {
                 ));
             }
         }
-        let streams = self.foreign.keys().copied().chain([StreamId::LOG]);
+        let streams = self
+            .foreign_files()
+            .map(|f| f.row.stream)
+            .chain([StreamId::LOG]);
         for stream in streams {
             let (kept, right): (Live, Live) = (self.live_outside(stream), fresh.outside(stream));
             if kept != right {

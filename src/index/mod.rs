@@ -7,6 +7,7 @@ mod apply;
 mod check;
 mod dir;
 mod extents;
+mod foreign;
 mod inode;
 mod inodes;
 mod rows;
@@ -14,14 +15,14 @@ mod usage;
 
 pub use dir::{DirEntry, FIRST_COOKIE};
 pub use extents::Extents;
+pub use foreign::Foreign;
 pub use usage::{Live, SegmentUse};
 
 use crate::base::{Epoch, Ino, Pos, SegmentName, SessionId, StreamId, Timestamp};
-use crate::format::row::ForeignRow;
 use crate::format::{Attr, Extent};
+use foreign::ForeignTable;
 use inode::{Body, Inode};
 use inodes::Inodes;
-use std::collections::BTreeMap;
 use usage::UsageTable;
 
 /// The youngest session that a log names.
@@ -36,7 +37,7 @@ pub struct Session {
 pub struct Index {
     inodes: Inodes,
     usage: UsageTable,
-    foreign: BTreeMap<StreamId, ForeignRow>,
+    foreign: ForeignTable,
     next_ino: u64,
     next_stream: u32,
     session: Option<Session>,
@@ -224,14 +225,6 @@ impl Index {
     /// that, if it is sealed, ends after it.
     pub fn segment_at(&self, stream: StreamId, pos: Pos) -> Option<&SegmentUse> {
         self.usage.at(stream, pos)
-    }
-
-    pub fn foreign(&self, stream: StreamId) -> Option<&ForeignRow> {
-        self.foreign.get(&stream)
-    }
-
-    pub fn foreign_files(&self) -> impl Iterator<Item = &ForeignRow> {
-        self.foreign.values()
     }
 
     /// What files use of a stream where no segment is; of a foreign file: all of it.

@@ -38,8 +38,7 @@ impl Index {
         let oldest = self.log_needed;
         f(Row::Snapshots { oldest });
         self.segments().for_each(|s| f(Row::Segment(s.row.clone())));
-        self.foreign_files()
-            .for_each(|x| f(Row::Foreign(x.clone())));
+        self.foreign_files().for_each(|x| x.rows(f));
     }
 
     /// What an inode is, without the entries of a directory.

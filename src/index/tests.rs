@@ -63,7 +63,10 @@ impl Naive {
                 Some(v) => drop(i.xattrs.insert(name.clone(), v.clone())),
                 None => drop(i.xattrs.remove(name)),
             }),
-            Row::Foreign(_) | Row::InoRange { .. } | Row::StreamRange { .. } => {}
+            Row::Foreign(_)
+            | Row::ForeignHold(_)
+            | Row::InoRange { .. }
+            | Row::StreamRange { .. } => {}
             Row::Session { .. } | Row::Snapshots { .. } | Row::Adopted => {}
         }
     }

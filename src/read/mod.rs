@@ -3,7 +3,7 @@
 mod readers;
 
 use crate::base::error::Context;
-use crate::base::{Error, ErrorKind, Result};
+use crate::base::{Error, ErrorKind, Result, Timestamp};
 use crate::cache::{BlockCache, BlockKey};
 use crate::format::frame::{DataHead, blocks, head_len};
 use crate::format::{BLOCK, Extent};
@@ -29,8 +29,8 @@ pub struct Place {
     pub path: String,
     /// Offset in the file of stream position `extent.pos`.
     pub offset: u64,
-    /// Length that the file must have; None if that is not known or may grow.
-    pub expected_len: Option<u64>,
+    /// Length and time of change that a plain file must have; None for a segment.
+    pub expected: Option<(u64, Timestamp)>,
 }
 
 type Heads = LruCache<(u32, u64), Arc<[u32]>>;
@@ -78,6 +78,16 @@ impl FrameReader {
             }
             done => done,
         }
+    }
+
+    /// Whether a plain file is what it must be. `NotFound` if there is none, `Corrupt` if it was
+    /// changed.
+    pub async fn check(&self, place: &Place) -> Result<()> {
+        let checked = self.readers.check(place).await;
+        if checked.is_err() {
+            self.readers.forget(&place.path);
+        }
+        checked
     }
 
     async fn fetch_once(&self, extent: &Extent, place: &Place) -> Result<Bytes> {

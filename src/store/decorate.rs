@@ -15,6 +15,8 @@ pub enum Op {
     Create,
     Open,
     Stat,
+    IsOpen,
+    SetAttr,
     List,
     Mkdir,
     Rename,
@@ -33,6 +35,7 @@ impl Op {
     /// Whether a second call after a first that was carried out gives the same result.
     pub fn is_idempotent(self) -> bool {
         match self {
+            Op::IsOpen | Op::SetAttr => true,
             Op::Open | Op::Stat | Op::List | Op::Mkdir | Op::Recover => true,
             Op::Now | Op::Usage | Op::Read => true,
             Op::Create | Op::Rename | Op::Delete | Op::Put => false,
@@ -193,6 +196,19 @@ impl<A: Around> Store for Decorated<A> {
             },
             self.inner.mkdir(path)
         )
+    }
+
+    async fn is_open(&self, path: &StorePath) -> Result<bool> {
+        let op = Op::IsOpen;
+        repeat!(self.around, Call { op, path }, self.inner.is_open(path))
+    }
+
+    async fn set_attr(&self, path: &StorePath, mode: u32, mtime: Timestamp) -> Result<()> {
+        let call = Call {
+            op: Op::SetAttr,
+            path,
+        };
+        repeat!(self.around, call, self.inner.set_attr(path, mode, mtime))
     }
 
     async fn rename(&self, from: &StorePath, to: &StorePath) -> Result<()> {

@@ -39,6 +39,8 @@ pub struct FileInfo {
     pub mode: u32,
     pub owner: String,
     pub group: String,
+    /// Their numbers, where the store has numbers (a local one).
+    pub ids: Option<(u32, u32)>,
 }
 
 /// What a reader may see of a file while its writer has it open.
@@ -95,6 +97,14 @@ pub trait Store: Send + Sync + 'static {
     /// Deletes one file or one empty directory. `NotFound` if there is none, `Invalid` if the
     /// directory is not empty. After a power loss the file may be back.
     async fn delete(&self, path: &StorePath) -> Result<()>;
+
+    /// Whether somebody has the file open for writing, as far as the store can tell: false may also
+    /// mean that it cannot. Changes nothing.
+    async fn is_open(&self, path: &StorePath) -> Result<bool>;
+
+    /// Gives a file or directory permission bits and the time of its last change, to the precision
+    /// of the store.
+    async fn set_attr(&self, path: &StorePath, mode: u32, mtime: Timestamp) -> Result<()>;
 
     /// Closes a file on behalf of a writer that may be dead, and fences that writer: no `sync` of
     /// it returns Ok afterwards. Returns once the file is closed and its length final. All bytes

@@ -4,7 +4,7 @@
 use super::Root;
 pub use super::choice::{Victim, Why, plan};
 use crate::base::{ErrorKind, Ino, Result, SegmentName};
-use crate::format::{DataFrame, Extent, Row};
+use crate::format::{DataFrame, Extent, MAX_PAYLOAD, Row};
 use crate::index::Index;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -40,21 +40,37 @@ pub async fn execute(
     options: &CompactOptions,
 ) -> Result<Copied> {
     let names: BTreeSet<SegmentName> = victims.iter().map(|v| v.name).collect();
+    let inside = |index: &Index, e: &Extent| {
+        let segment = index.segment_at(e.stream, e.pos);
+        e.frame != 0 && segment.is_some_and(|s| names.contains(&s.row.name))
+    };
+    copy_out(root, &inside, options, &mut |_| ()).await
+}
+
+/// Copies the extents that are `wanted` to the lane of compaction. `progress` hears after each
+/// commit what was copied so far.
+pub(super) async fn copy_out(
+    root: &dyn Root,
+    wanted: Wanted<'_>,
+    options: &CompactOptions,
+    progress: &mut (dyn FnMut(Copied) + Send),
+) -> Result<Copied> {
     let mut inos = Vec::new();
     root.view(&mut |index| inos = index.inos());
     let mut copied = Copied::default();
     let mut batch = Batch::default();
     for slice in inos.chunks(SLICE) {
         let mut found = Vec::new();
-        root.view(&mut |index| found = extents_in(index, slice, &names));
+        root.view(&mut |index| found = extents_in(index, slice, wanted));
         for (ino, extent, path) in found {
             if batch.moves.is_empty() {
                 batch.begin(root).await;
             }
-            let done = match batch.copy(root, ino, extent, path).await {
-                Ok(()) if batch.bytes >= BATCH => batch.commit(root, &mut copied, options).await,
-                done => done,
-            };
+            let mut done = batch.copy(root, ino, extent, path).await;
+            if done.is_ok() && batch.bytes >= BATCH {
+                done = batch.commit(root, &mut copied, options).await;
+                progress(copied);
+            }
             if let Err(e) = done {
                 batch.give_up(root);
                 return Err(e);
@@ -62,22 +78,29 @@ pub async fn execute(
         }
     }
     batch.commit(root, &mut copied, options).await?;
+    progress(copied);
     Ok(copied)
 }
 
+/// Chooses extents to copy.
+pub(super) type Wanted<'a> = &'a (dyn Fn(&Index, &Extent) -> bool + Sync);
+
 type Found = Vec<(Ino, Extent, Vec<u8>)>;
 
-/// The extents of these inodes that lie in one of the segments.
-fn extents_in(index: &Index, inos: &[Ino], names: &BTreeSet<SegmentName>) -> Found {
+/// The extents of these inodes that are wanted, in pieces that a frame can hold.
+fn extents_in(index: &Index, inos: &[Ino], wanted: Wanted<'_>) -> Found {
     let mut found = Vec::new();
     for ino in inos {
         for e in index.extents(*ino, 0, u64::MAX) {
-            let inside = index
-                .segment_at(e.stream, e.pos)
-                .is_some_and(|s| names.contains(&s.row.name));
-            if e.frame != 0 && inside {
-                found.push((*ino, e, index.path(*ino).unwrap_or_default()));
+            if !wanted(index, &e) {
+                continue;
             }
+            let path = index.path(*ino).unwrap_or_default();
+            let pieces = (e.off..e.end()).step_by(MAX_PAYLOAD);
+            found.extend(pieces.map(|off| {
+                let piece = e.clip(off, off.saturating_add(MAX_PAYLOAD as u64));
+                (*ino, piece, path.clone())
+            }));
         }
     }
     found

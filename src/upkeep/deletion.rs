@@ -93,6 +93,13 @@ impl Deletion {
         Ok(Some(freed))
     }
 
+    /// Waits for a turn to delete something of this size.
+    pub(super) async fn turn(&self, size: u64) {
+        let mut turns = self.turns.lock().await;
+        turns.wait().await;
+        turns.next = Some(Instant::now() + self.rate.gap(size));
+    }
+
     /// Deletes a small file or an empty directory. False if it was gone, or is not empty.
     pub async fn file(&self, root: &dyn Root, path: &str) -> Result<bool> {
         let mut turns = self.turns.lock().await;

@@ -4,6 +4,7 @@
 use super::compact::{self, CompactOptions, Victim};
 use super::deletion::{Deletion, DeletionRate};
 use super::gc::{Gc, GcOptions};
+use super::plain::{PlainGc, Removed};
 use super::{Root, choice, orphans, snapshot};
 use crate::base::{ErrorKind, Pos, Result, StreamId};
 use std::sync::{Arc, Weak};
@@ -50,6 +51,7 @@ pub struct Duty {
     pub(super) options: DutyOptions,
     pub(super) gc: Mutex<Gc>,
     pub(super) deletion: Deletion,
+    pub(super) plain: Mutex<PlainGc>,
     pub(super) compaction: Mutex<Compaction>,
     snapshots: Mutex<Snapshots>,
 }
@@ -71,6 +73,7 @@ enum Job {
     Collection,
     Deletion,
     Orphans,
+    PlainFiles,
 }
 
 impl Duty {
@@ -79,6 +82,7 @@ impl Duty {
         Duty {
             gc: Mutex::default(),
             deletion: Deletion::new(options.deletion.clone()),
+            plain: Mutex::default(),
             compaction: Mutex::new(Compaction {
                 again: Instant::now(),
             }),
@@ -98,6 +102,7 @@ impl Duty {
             self.keep_up(&root, Job::Collection),
             self.keep_up(&root, Job::Deletion),
             self.keep_up(&root, Job::Orphans),
+            self.keep_up(&root, Job::PlainFiles),
         );
     }
 
@@ -140,6 +145,13 @@ impl Duty {
             }
             Job::Orphans => {
                 self.sweep(root).await?;
+            }
+            Job::PlainFiles => {
+                let mut plain = self.plain.lock().await;
+                let done = plain.pass(root, &self.options.gc, &self.deletion).await?;
+                if done != Removed::default() {
+                    tracing::info!("plain files that nothing refers to any more: {done:?}");
+                }
             }
             Job::Deletion => return Ok(self.deletion.one(root).await?.is_some()),
         }

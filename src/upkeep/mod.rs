@@ -10,6 +10,8 @@ pub mod duty;
 pub mod gc;
 pub mod lives;
 pub mod orphans;
+pub mod pack;
+pub mod plain;
 pub mod plan;
 pub mod snapshot;
 

@@ -12,8 +12,9 @@ pub mod root;
 mod upkept;
 mod watch;
 
+pub use adopt::{Adopted, Plain, Plan, Refused, plan};
 pub use change::Change;
-pub use open::{OpenOptions, Recovered, Recovery, fence_past_epochs, recover};
+pub use open::{Begin, OpenOptions, Recovered, Recovery, fence_past_epochs, recover};
 pub use upkept::{ReadGuard, duty_options};
 
 use crate::base::config::Config;
@@ -286,6 +287,24 @@ impl Volume {
         }
     }
 
+    /// Whether the plain files that a file still has bytes in are what they were. Asks the store.
+    pub async fn check_plain_files(&self, ino: Ino) -> Result<()> {
+        let mut streams = self.read(|index| index.foreign_of(ino));
+        streams.dedup();
+        for stream in streams {
+            let Some(foreign) = self.read(|index| index.foreign(stream).cloned()) else {
+                continue;
+            };
+            let place = Place {
+                path: segment::utf8(&foreign.path)?.to_string(),
+                offset: 0,
+                expected: Some((foreign.len, foreign.mtime)),
+            };
+            self.reader.check(&place).await?;
+        }
+        Ok(())
+    }
+
     fn in_memory(&self, extent: &Extent) -> Option<Bytes> {
         let payload = match extent.stream {
             StreamId::LOG => self.log.payload(extent.pos),
@@ -304,7 +323,7 @@ impl Volume {
             return Ok(Place {
                 path,
                 offset: 0,
-                expected_len: Some(foreign.len),
+                expected: Some((foreign.len, foreign.mtime)),
             });
         }
         let Some(found) = index.segment_at(extent.stream, extent.pos) else {
@@ -317,7 +336,7 @@ impl Volume {
         Ok(Place {
             path: segment::path(&found.row.name, self.identity.epoch),
             offset: HEADER_LEN as u64 + (extent.pos - found.row.base),
-            expected_len: None,
+            expected: None,
         })
     }
 

@@ -40,6 +40,15 @@ pub struct OpenOptions {
     pub gid: u32,
 }
 
+/// What goes on in an open root by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begin {
+    /// Plain files are registered if that was never done, and upkeep runs: a mount.
+    Serving,
+    /// A command opened it for one purpose.
+    Nothing,
+}
+
 /// Files of dead sessions that are closed at the same time.
 const CLOSE_AT_ONCE: usize = 16;
 
@@ -50,12 +59,21 @@ pub struct Recovered {
     pub records: u64,
     pub log_segments: usize,
     pub files: usize,
-    pub adopted: usize,
+    pub adopted: u64,
     pub took: Duration,
 }
 
 impl Volume {
     pub async fn open(store: Arc<dyn Store>, options: OpenOptions) -> Result<Arc<Volume>> {
+        Volume::open_as_is(store, options, Begin::Serving).await
+    }
+
+    /// Opens a root, and does no more in it than is asked for.
+    pub async fn open_as_is(
+        store: Arc<dyn Store>,
+        options: OpenOptions,
+        begin: Begin,
+    ) -> Result<Arc<Volume>> {
         let started = Instant::now();
         let (format, created) = root::open_or_create(&*store, &*options.clock).await?;
         let who = Claimant {
@@ -97,13 +115,18 @@ impl Volume {
             .extend([watch::ownership(me.clone()), watch::usage(me)]);
         volume.begin_session(&options)?;
         volume.close_lanes_of_the_dead().await?;
-        let adopted = adopt::register_plain_files(&volume).await?;
+        let adopted = match begin {
+            Begin::Serving => adopt::register_plain_files(&volume).await?,
+            Begin::Nothing => 0,
+        };
         volume
             .durable(volume.last_pos())
             .await
             .context("the first commit")?;
         volume.read_only.store(options.read_only, Ordering::Relaxed);
-        volume.begin_upkeep(snapshot);
+        if begin == Begin::Serving {
+            volume.begin_upkeep(snapshot);
+        }
         let _ = volume.recovered.set(Recovered {
             created,
             records: log.records,

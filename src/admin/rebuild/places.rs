@@ -99,7 +99,7 @@ impl Places {
         for (i, source) in sources.iter().enumerate() {
             rows.push(Row::Segment(segment_row(source, self.stream(i))));
         }
-        rows.extend(index.foreign_files().cloned().map(Row::Foreign));
+        index.foreign_rows_in_use(&mut |row| rows.push(row));
         for ino in index.inos() {
             index.inode_rows(ino, &mut |row| {
                 rows.push(match row {

@@ -7,6 +7,7 @@
 mod conf;
 mod error;
 mod namenode;
+mod open_file;
 mod options;
 mod publish;
 mod reader;
@@ -233,6 +234,28 @@ impl Store for HdfsStore {
         recover::recover(&self.namenode, &self.absolute(at)?).await
     }
 
+    async fn is_open(&self, at: &StorePath) -> Result<bool> {
+        self.is_under_construction(&self.absolute(at)?).await
+    }
+
+    async fn set_attr(&self, at: &StorePath, mode: u32, mtime: Timestamp) -> Result<()> {
+        let at = self.absolute(at)?;
+        let (at, millis) = (at.as_str(), (mtime.max(0) / 1_000_000) as u64);
+        let set = |client: Client| async move {
+            client.set_permission(at, mode & 0o1777).await?;
+            client.set_times(at, millis, millis).await
+        };
+        let (doing, deadline) = (
+            format!("setting attributes of {at}"),
+            self.namenode.deadline(),
+        );
+        let answer = self
+            .namenode
+            .call(&doing, Repeat::Freely, deadline, set)
+            .await;
+        answer.result
+    }
+
     /// The NameNode tells its time only by dating something.
     async fn now(&self) -> Result<Timestamp> {
         let at = self.absolute(&format!("{HIDDEN}{}", uuid::Uuid::new_v4()))?;
@@ -288,6 +311,7 @@ fn info(name: &str, status: FileStatus) -> FileInfo {
         mode: u32::from(status.permission),
         owner: status.owner,
         group: status.group,
+        ids: None,
     }
 }
 

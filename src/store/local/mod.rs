@@ -1,5 +1,6 @@
 //! A directory on a local filesystem. Every call does its I/O on a thread that may block.
 
+mod lease;
 mod reader;
 mod recover;
 mod tree;
@@ -107,6 +108,15 @@ impl Store for LocalStore {
 
     async fn delete(&self, path: &StorePath) -> Result<()> {
         self.run(path, tree::delete).await
+    }
+
+    async fn is_open(&self, path: &StorePath) -> Result<bool> {
+        self.run(path, lease::is_open_for_writing).await
+    }
+
+    async fn set_attr(&self, path: &StorePath, mode: u32, mtime: Timestamp) -> Result<()> {
+        self.run(path, move |full| tree::set_attr(full, mode, mtime))
+            .await
     }
 
     /// Revokes the file's write permission, which every sync of its writer checks, and makes sure

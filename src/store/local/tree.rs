@@ -6,10 +6,11 @@ use crate::store::{FileInfo, Usage};
 use nix::unistd::{Gid, Group, Uid, User};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::fs::{DirBuilder, Metadata};
+use std::fs::{DirBuilder, File, FileTimes, Metadata, Permissions};
 use std::io::ErrorKind as Io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 pub(super) fn stat(path: &Path, name: String, names: &Names) -> Result<FileInfo> {
     Ok(info(name, &path.metadata()?, names))
@@ -75,6 +76,13 @@ pub(super) fn delete(path: &Path) -> Result<()> {
     }
 }
 
+pub(super) fn set_attr(path: &Path, mode: u32, mtime: Timestamp) -> Result<()> {
+    std::fs::set_permissions(path, Permissions::from_mode(mode & 0o7777))?;
+    let time = UNIX_EPOCH + Duration::from_nanos(mtime.max(0) as u64);
+    let times = FileTimes::new().set_modified(time).set_accessed(time);
+    Ok(File::open(path)?.set_times(times)?)
+}
+
 pub(super) fn usage(path: &Path) -> Result<Usage> {
     let found = nix::sys::statvfs::statvfs(path).map_err(std::io::Error::from)?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
@@ -93,6 +101,7 @@ fn info(name: String, found: &Metadata, names: &Names) -> FileInfo {
         mode: found.mode() & 0o7777,
         owner: names.user(found.uid()),
         group: names.group(found.gid()),
+        ids: Some((found.uid(), found.gid())),
     }
 }
 

@@ -18,6 +18,7 @@ pub(super) struct File {
     pub synced: usize,
     pub state: State,
     pub mtime: Timestamp,
+    pub mode: u32,
     pub deleted: bool,
 }
 
@@ -28,6 +29,7 @@ impl File {
             synced: 0,
             state: State::Open,
             mtime: now,
+            mode: 0o600,
             deleted: false,
         }
     }

@@ -77,6 +77,17 @@ impl Store for MemoryStore {
         self.at(path, World::delete).await
     }
 
+    async fn is_open(&self, path: &StorePath) -> Result<bool> {
+        self.at(path, World::is_open).await
+    }
+
+    async fn set_attr(&self, path: &StorePath, mode: u32, mtime: Timestamp) -> Result<()> {
+        self.at(path, move |world, path, _| {
+            world.set_attr(path, mode, mtime)
+        })
+        .await
+    }
+
     async fn recover(&self, path: &StorePath) -> Result<()> {
         while let Some(wait) = self.at(path, World::recover).await? {
             tokio::time::sleep(wait).await;

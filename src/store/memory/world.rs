@@ -19,7 +19,10 @@ enum Node {
 struct Dir {
     entries: BTreeMap<String, Node>,
     mtime: Timestamp,
+    mode: u32,
 }
+
+const DIR_MODE: u32 = 0o700;
 
 impl Dir {
     fn walk(&self, at: &StorePath, into: &mut Vec<String>) {
@@ -50,6 +53,7 @@ impl World {
         let root = Dir {
             entries: BTreeMap::new(),
             mtime: 0,
+            mode: DIR_MODE,
         };
         World {
             config,
@@ -104,6 +108,7 @@ impl World {
                 Node::Dir(Dir {
                     entries: BTreeMap::new(),
                     mtime: now,
+                    mode: DIR_MODE,
                 })
             };
             match dir.entries.entry(name.to_string()).or_insert_with(empty) {
@@ -114,6 +119,28 @@ impl World {
                 }
             }
         }
+        Ok(())
+    }
+
+    pub fn is_open(&mut self, at: &StorePath, now: Timestamp) -> Result<bool> {
+        self.settle(now);
+        let id = self.file_at(at)?;
+        Ok(self.files[id].state != State::Closed)
+    }
+
+    pub fn set_attr(&mut self, at: &StorePath, mode: u32, mtime: Timestamp) -> Result<()> {
+        if let NodeRef::File(id) = self.find(at)? {
+            (self.files[id].mode, self.files[id].mtime) = (mode & 0o7777, mtime);
+            return Ok(());
+        }
+        let mut dir = &mut self.root;
+        for name in at.split('/').filter(|name| !name.is_empty()) {
+            match dir.entries.get_mut(name) {
+                Some(Node::Dir(next)) => dir = next,
+                _ => return Err(not_found(at)),
+            }
+        }
+        (dir.mode, dir.mtime) = (mode & 0o7777, mtime);
         Ok(())
     }
 
@@ -256,14 +283,14 @@ impl World {
     }
 
     fn info(&self, name: &str, node: NodeRef<'_>) -> FileInfo {
-        let (is_dir, len, mtime) = match node {
-            NodeRef::Dir(dir) => (true, 0, dir.mtime),
+        let (is_dir, len, mtime, mode) = match node {
+            NodeRef::Dir(dir) => (true, 0, dir.mtime, dir.mode),
             NodeRef::File(id) => {
                 let file = &self.files[id];
-                (false, file.reported(self.config.block()) as u64, file.mtime)
+                let len = file.reported(self.config.block()) as u64;
+                (false, len, file.mtime, file.mode)
             }
         };
-        let mode = if is_dir { 0o700 } else { 0o600 };
         let (owner, group) = ("stowfs".to_string(), "stowfs".to_string());
         FileInfo {
             name: name.to_string(),
@@ -273,6 +300,7 @@ impl World {
             mode,
             owner,
             group,
+            ids: None,
         }
     }
 

@@ -1,0 +1,189 @@
+//! Deletes plain files and directories from before stowfs that nothing refers to any more.
+//!
+//! The rules are those of segments (`gc`): unreferenced for the grace period, the change that took
+//! the last reference durable, no read from before it under way, all confirmed in the step that
+//! condemns; then deleted, then forgotten. One more: what somebody else has changed is not
+//! stowfs's to delete, and stays.
+
+use super::Root;
+use super::deletion::Deletion;
+use super::gc::GcOptions;
+use crate::base::{Error, ErrorKind, Pos, Result, StreamId};
+use crate::format::{ForeignHold, ForeignState, Row};
+use crate::index::{Foreign, Index};
+use crate::segment;
+use crate::store::path;
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use tokio::time::Instant;
+
+/// Rows in one record.
+const BATCH: usize = 4096;
+
+/// Since when, and since which position of the log, nothing refers to it.
+#[derive(Clone, Copy)]
+struct Idle {
+    since: Instant,
+    pos: Pos,
+}
+
+/// What is remembered between passes. Losing it costs a further grace period.
+#[derive(Default)]
+pub struct PlainGc {
+    waiting: BTreeMap<StreamId, Idle>,
+}
+
+/// What a pass has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    pub files: u64,
+    pub bytes: u64,
+    /// Left alone, because somebody has changed them.
+    pub kept: u64,
+}
+
+enum End {
+    Deleted,
+    Kept,
+}
+
+impl PlainGc {
+    /// One pass: notes what nothing refers to, condemns what is due, deletes what is condemned.
+    pub async fn pass(
+        &mut self,
+        root: &dyn Root,
+        options: &GcOptions,
+        deletion: &Deletion,
+    ) -> Result<Removed> {
+        self.note(root);
+        let due = self.due(root, options).await?;
+        for some in due.chunks(BATCH) {
+            let pos = root.commit(&mut |index| condemn(index, some))?;
+            root.durable(pos).await?;
+        }
+        delete_condemned(root, deletion).await
+    }
+
+    fn note(&mut self, root: &dyn Root) {
+        let mut seen = BTreeMap::new();
+        root.view(&mut |index| {
+            let new = Idle {
+                since: Instant::now(),
+                pos: root.log_end(),
+            };
+            for foreign in index.idle_foreign() {
+                let known = self.waiting.get(&foreign.row.stream).copied();
+                seen.insert(foreign.row.stream, known.unwrap_or(new));
+            }
+        });
+        self.waiting = seen;
+    }
+
+    async fn due(&self, root: &dyn Root, options: &GcOptions) -> Result<Vec<StreamId>> {
+        let oldest = root.oldest_read();
+        let ready = |idle: &Idle| idle.since.elapsed() >= options.grace && oldest >= idle.pos;
+        let due: Vec<_> = self
+            .waiting
+            .iter()
+            .filter(|(_, idle)| ready(idle))
+            .collect();
+        if let Some(pos) = due.iter().map(|(_, idle)| idle.pos).max() {
+            root.durable(pos).await?;
+        }
+        Ok(due.into_iter().map(|(stream, _)| *stream).collect())
+    }
+}
+
+async fn delete_condemned(root: &dyn Root, deletion: &Deletion) -> Result<Removed> {
+    let mut condemned: Vec<Foreign> = Vec::new();
+    // How many that are not gone yet lie in a directory.
+    let mut inside: FxHashMap<Vec<u8>, u64> = FxHashMap::default();
+    root.view(&mut |index| {
+        condemned.extend(index.condemned_foreign().cloned());
+        if condemned.iter().any(|f| f.hold.is_dir) {
+            for foreign in index.foreign_files() {
+                *inside.entry(parent(&foreign.row.path)).or_default() += 1;
+            }
+        }
+    });
+    // Files first, then directories, and of these the innermost first.
+    condemned.sort_by_key(|f| (f.hold.is_dir, Reverse(f.row.path.clone())));
+    let mut removed = Removed::default();
+    for foreign in condemned {
+        let left = inside.get(&foreign.row.path).is_some_and(|n| *n > 0);
+        if foreign.hold.is_dir && left {
+            continue;
+        }
+        deletion.turn(foreign.row.len).await;
+        match delete(root, &foreign).await? {
+            End::Kept => removed.kept += 1,
+            End::Deleted => {
+                removed.files += u64::from(!foreign.hold.is_dir);
+                removed.bytes += foreign.row.len;
+            }
+        }
+        let gone = hold(&foreign, ForeignState::Gone);
+        root.commit(&mut |_| vec![gone.clone()])?;
+        if let Some(n) = inside.get_mut(&parent(&foreign.row.path)) {
+            *n -= 1;
+        }
+    }
+    Ok(removed)
+}
+
+fn parent(path: &[u8]) -> Vec<u8> {
+    let end = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
+    path[..end].to_vec()
+}
+
+fn hold(foreign: &Foreign, state: ForeignState) -> Row {
+    Row::ForeignHold(ForeignHold {
+        state,
+        ..foreign.hold.clone()
+    })
+}
+
+/// The rows that condemn those of `due` that nothing refers to even now.
+fn condemn(index: &Index, due: &[StreamId]) -> Vec<Row> {
+    let still = due.iter().filter(|stream| index.is_idle_foreign(**stream));
+    still
+        .filter_map(|stream| index.foreign_use(*stream))
+        .map(|foreign| hold(foreign, ForeignState::Condemned))
+        .collect()
+}
+
+async fn delete(root: &dyn Root, foreign: &Foreign) -> Result<End> {
+    let at = segment::utf8(&foreign.row.path)?;
+    path::check(at)?;
+    let store = root.store();
+    if !foreign.hold.is_dir {
+        let what = match store.stat(at).await {
+            Err(e) if e.is(ErrorKind::NotFound) => return Ok(End::Deleted),
+            Err(e) => return Err(e.context(format_args!("looking at {at}"))),
+            Ok(info) if info.is_dir => Some("it is a directory now"),
+            Ok(info) if info.len != foreign.row.len => Some("its length is another"),
+            Ok(info) if info.mtime != foreign.row.mtime => Some("it was written again"),
+            Ok(_) => None,
+        };
+        if let Some(what) = what {
+            tracing::warn!(
+                "/{at} was removed from the mount, but the plain file stays: somebody has changed it \
+                 since ({what}); delete it on the store if nobody needs it"
+            );
+            return Ok(End::Kept);
+        }
+    }
+    match store.delete(at).await {
+        Err(e) if e.is(ErrorKind::NotFound) => Ok(End::Deleted),
+        // Something is in it that stowfs does not know.
+        Err(e) if e.is(ErrorKind::Invalid) && foreign.hold.is_dir => Ok(End::Kept),
+        Err(e) if e.is(ErrorKind::Denied) => {
+            tracing::warn!("the plain file /{at} stays, though nothing refers to it: {e}");
+            Ok(End::Kept)
+        }
+        deleted => deleted
+            .map(|()| End::Deleted)
+            .map_err(|e: Error| e.context(format_args!("deleting {at}"))),
+    }
+}
