@@ -3,6 +3,7 @@
 //! `fsck` and `segments` only read. `rebuild` owns the root while it works, like a mount.
 
 mod adopt;
+mod export;
 mod fsck;
 mod rebuild;
 mod report;
@@ -12,6 +13,9 @@ mod survey;
 mod walk;
 
 pub use adopt::{AdoptReport, AdoptRequest, Packed, adopt, adopt_dry, normal_path};
+pub use export::{
+    Dest, ExportReport, MountSource, RootSource, Source, export, split as split_destination,
+};
 pub use fsck::{FsckOptions, fsck};
 pub use rebuild::{RebuildOptions, RebuildReport, rebuild};
 pub use report::{Problem, Report};

@@ -30,6 +30,7 @@ pub enum Command {
     Compact(CompactArgs),
     Fsck(FsckArgs),
     Adopt(AdoptArgs),
+    Export(ExportArgs),
 }
 
 /// Mount a root. Prints one line when ready and stays in the foreground until it is unmounted.
@@ -211,6 +212,33 @@ pub struct AdoptArgs {
     /// gc-grace is over
     #[arg(long)]
     pub pack: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Read options from this TOML file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub options: OptionArgs,
+}
+
+/// Write a tree of a root back as plain files: the way out of stowfs.
+///
+/// Times, modes, symbolic and hard links, holes and (as root) owners are kept where the destination
+/// has them; what it has not is told at the end. Every file is read back and compared, and the
+/// destination gets its name when all is there. A root that is not mounted is only read; one that a
+/// crash left is taken over for as long as it takes.
+#[derive(ClapArgs)]
+#[command(after_help = EXIT_CODES)]
+pub struct ExportArgs {
+    /// A store, or the mountpoint of a running mount
+    #[arg(value_name = "STORE-URL|MOUNTPOINT")]
+    pub source: String,
+    /// A directory or file in it; / is all of it
+    pub path: String,
+    /// What to make: file:///dir/new or hdfs://…/new. It must not exist
+    #[arg(value_name = "DEST-URL")]
+    pub dest: String,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

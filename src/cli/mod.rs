@@ -6,6 +6,7 @@ mod args;
 mod client;
 mod control;
 mod daemon;
+mod export;
 mod logging;
 mod mount;
 mod notify;
@@ -60,6 +61,7 @@ pub fn main() -> ExitCode {
         Command::Gc(args) => upkeep::gc(&args).into(),
         Command::Compact(args) => upkeep::compact(&args).into(),
         Command::Adopt(args) => adopt::run(&args).into(),
+        Command::Export(args) => export::run(&args).into(),
         Command::Fsck(args) => admin::run_fsck(&args),
     }
 }

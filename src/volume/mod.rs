@@ -317,27 +317,7 @@ impl Volume {
 
     /// Where an extent's frame is on the store.
     fn place(&self, extent: &Extent) -> Result<Place> {
-        let index = self.index.read();
-        if let Some(foreign) = index.foreign(extent.stream) {
-            let path = segment::utf8(&foreign.path)?.to_string();
-            return Ok(Place {
-                path,
-                offset: 0,
-                expected: Some((foreign.len, foreign.mtime)),
-            });
-        }
-        let Some(found) = index.segment_at(extent.stream, extent.pos) else {
-            let text = format!(
-                "no segment has position {} of {:?}",
-                extent.pos, extent.stream
-            );
-            return Err(Error::new(ErrorKind::Corrupt, text));
-        };
-        Ok(Place {
-            path: segment::path(&found.row.name, self.identity.epoch),
-            offset: HEADER_LEN as u64 + (extent.pos - found.row.base),
-            expected: None,
-        })
+        place(&self.index.read(), self.identity.epoch, extent)
     }
 
     /// Capacity and free space of the store, as of a short while ago.
@@ -401,6 +381,29 @@ impl Volume {
             .await
             .context("releasing the root")
     }
+}
+
+/// Where an extent's frame is on the store during an epoch.
+pub fn place(index: &Index, epoch: Epoch, extent: &Extent) -> Result<Place> {
+    if let Some(foreign) = index.foreign(extent.stream) {
+        return Ok(Place {
+            path: segment::utf8(&foreign.path)?.to_string(),
+            offset: 0,
+            expected: Some((foreign.len, foreign.mtime)),
+        });
+    }
+    let Some(found) = index.segment_at(extent.stream, extent.pos) else {
+        let text = format!(
+            "no segment has position {} of {:?}",
+            extent.pos, extent.stream
+        );
+        return Err(Error::new(ErrorKind::Corrupt, text));
+    };
+    Ok(Place {
+        path: segment::path(&found.row.name, epoch),
+        offset: HEADER_LEN as u64 + (extent.pos - found.row.base),
+        expected: None,
+    })
 }
 
 impl Drop for Volume {
