@@ -235,6 +235,8 @@ impl Outside {
             let dir = ["", "old/", "old/deep/"][i % 3];
             outside.put(dir, rng).await;
         }
+        // The first mount takes them in.
+        outside.strange.clear();
         outside
     }
 
@@ -244,6 +246,8 @@ impl Outside {
         let len = *[0, 700, 5000, 9000].iter().choose(rng).expect("one");
         let fill = self.count as u8;
         let data: Bytes = (0..len).map(|k| fill.wrapping_add(k as u8)).collect();
+        // Before: a crash of the mount cuts this off, but not the call.
+        self.strange.insert(path.clone());
         self.store.put(&path, data.clone()).await.expect("put");
         (path, data)
     }
@@ -284,7 +288,6 @@ async fn work(volume: &Arc<Volume>, model: &Mutex<Model>, outside: &mut Outside,
             }
             1 => {
                 let (path, data) = outside.put("", &mut rng).await;
-                outside.strange.insert(path.clone());
                 // Whether a crash comes before or after it is open.
                 model.lock().add(u64::MAX, Op::Adopt(path.clone(), data));
                 let Ok(plan) = volume.plan_adoption(&path).await else {
