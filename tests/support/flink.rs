@@ -37,9 +37,20 @@ impl Flink {
     /// Starts a cluster that puts its checkpoints below `checkpoints`. Blocks until all slots are
     /// there. Panics, with the place of the logs, if it cannot start.
     pub fn start(version: &str, checkpoints: &Path, taskmanagers: usize) -> Flink {
+        let url = format!("file://{}", checkpoints.display());
+        Flink::start_at(version, &url, None, taskmanagers)
+    }
+
+    /// The same for any URL. `hadoop`: the folders of its jars and its configuration.
+    pub fn start_at(
+        version: &str,
+        checkpoints: &str,
+        hadoop: Option<(PathBuf, PathBuf)>,
+        taskmanagers: usize,
+    ) -> Flink {
         let mut ports = ports::free(2).into_iter();
         let mut port = || ports.next().unwrap();
-        let layout = Layout::create(version, checkpoints, port(), port())
+        let layout = Layout::create(version, checkpoints, hadoop, port(), port())
             .unwrap_or_else(|e| panic!("no Flink: {e}"));
         let jobmanager = layout.jobmanager().unwrap();
         let taskmanagers = (0..taskmanagers)
@@ -234,8 +245,11 @@ impl Drop for Flink {
     }
 }
 
-/// `file:/a/b` and `file:///a/b` alike.
+/// `file:/a/b` and `file:///a/b` alike; another URL stays as it is.
 fn from_url(url: &str) -> PathBuf {
+    if !url.starts_with("file:") {
+        return PathBuf::from(url);
+    }
     let path = url.trim_start_matches("file:").trim_start_matches('/');
     PathBuf::from(format!("/{path}"))
 }

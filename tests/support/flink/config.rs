@@ -19,13 +19,16 @@ const RATE: &str = "6000";
 pub struct Layout {
     pub scratch: Arc<Scratch>,
     jars: PathBuf,
+    /// The folders of Hadoop's jars and configuration, if it is on the class path.
+    hadoop: Option<(PathBuf, PathBuf)>,
     pub rest: u16,
 }
 
 impl Layout {
     pub fn create(
         version: &str,
-        checkpoints: &Path,
+        checkpoints: &str,
+        hadoop: Option<(PathBuf, PathBuf)>,
         rest: u16,
         rpc: u16,
     ) -> Result<Layout, String> {
@@ -35,6 +38,7 @@ impl Layout {
         let layout = Layout {
             scratch: Arc::new(scratch),
             jars,
+            hadoop,
             rest,
         };
         let dir = layout.scratch.path();
@@ -104,14 +108,20 @@ impl Layout {
             log4j,
         ]);
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let mut c = java::java(&[self.jars.join("*")], heap_mib, &options, class);
+        let mut class_path = vec![self.jars.join("*")];
+        if let Some((jars, conf)) = &self.hadoop {
+            class_path.extend([conf.clone(), jars.join("*")]);
+        }
+        let mut c = java::java(&class_path, heap_mib, &options, class);
         c.current_dir(dir).env("FLINK_CONF_DIR", dir.join("conf"));
+        if let Some((_, conf)) = &self.hadoop {
+            c.env("HADOOP_CONF_DIR", conf);
+        }
         c
     }
 
-    fn yaml(&self, checkpoints: &Path, rpc: u16) -> String {
+    fn yaml(&self, checkpoints: &str, rpc: u16) -> String {
         let dir = self.scratch.path().display();
-        let checkpoints = checkpoints.display();
         let rest = self.rest;
         format!(
             "\
@@ -124,8 +134,8 @@ rest.port: {rest}
 io.tmp.dirs: {dir}/tmp
 taskmanager.host: 127.0.0.1
 taskmanager.bind-host: 127.0.0.1
-execution.checkpointing.dir: file://{checkpoints}
-execution.checkpointing.savepoint-dir: file://{checkpoints}/savepoints
+execution.checkpointing.dir: {checkpoints}
+execution.checkpointing.savepoint-dir: {checkpoints}/savepoints
 state.backend.rocksdb.localdir: {dir}/tmp
 {FIXED}"
         )
