@@ -1,135 +1,23 @@
 //! Plain files from before stowfs: taken in, read, changed, packed and deleted, on a store in
 //! memory.
 
+#[path = "support/adopted.rs"]
+mod adopted;
+
+use adopted::{ROOT, World, content, options, seconds};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use stowfs::admin::{FsckOptions, fsck};
-use stowfs::base::config::Config;
-use stowfs::base::{ErrorKind, Ino, SystemClock};
-use stowfs::fs::{Caller, Errno, Fh, Fs, FsOptions, SetAttr, WriteMode};
+use stowfs::base::{ErrorKind, Ino};
+use stowfs::fs::{Errno, Fh, Fs, FsOptions, SetAttr, WriteMode};
 use stowfs::index::Index;
 use stowfs::store::faulty::{Fault, Faults, Rule};
-use stowfs::store::memory::{MemoryCluster, MemoryStore};
+use stowfs::store::memory::MemoryCluster;
 use stowfs::store::{Op, Store};
 use stowfs::upkeep::compact::CompactOptions;
 use stowfs::upkeep::pack::pack;
-use stowfs::volume::{OpenOptions, Volume};
-
-const ROOT: Caller = Caller {
-    uid: 0,
-    gid: 0,
-    pid: 1,
-};
-
-fn options() -> OpenOptions {
-    OpenOptions {
-        config: Config {
-            segment_size: 64 << 10,
-            block_size: 4 << 10,
-            gc_grace: Duration::from_secs(20),
-            delete_rate: 1000.0,
-            upkeep_every: Duration::from_millis(500),
-            ..Config::default()
-        },
-        clock: Arc::new(SystemClock),
-        host: "test".into(),
-        pid: 1,
-        lock_dir: None,
-        takeover: false,
-        read_only: false,
-        uid: 7,
-        gid: 8,
-    }
-}
-
-fn content(i: u64, len: usize) -> Bytes {
-    (0..len)
-        .map(|k| (i as usize * 131 + k * 7) as u8)
-        .collect::<Vec<_>>()
-        .into()
-}
-
-async fn seconds(n: u64) {
-    tokio::time::sleep(Duration::from_secs(n)).await;
-}
-
-struct World {
-    cluster: MemoryCluster,
-    /// The mount's way to the store.
-    host: Arc<MemoryStore>,
-    /// Somebody else's.
-    other: Arc<dyn Store>,
-    fs: Arc<Fs>,
-}
-
-impl World {
-    /// A mount over `job/shared/{0..4}` and `job/chk-1/_metadata` and an empty file.
-    async fn new(seed: u64) -> World {
-        let cluster = MemoryCluster::new(seed);
-        let other: Arc<dyn Store> = cluster.host("other");
-        other.mkdir("job/shared").await.unwrap();
-        other.mkdir("job/chk-1").await.unwrap();
-        for i in 0..4 {
-            let path = format!("job/shared/{i}");
-            other.put(&path, content(i, 5000)).await.unwrap();
-        }
-        other
-            .put("job/chk-1/_metadata", content(9, 300))
-            .await
-            .unwrap();
-        other.put("job/chk-1/empty", Bytes::new()).await.unwrap();
-        let host = cluster.host("mount");
-        let volume = Volume::open(host.clone(), options()).await.unwrap();
-        let fs = Fs::new(volume, FsOptions::default());
-        World {
-            cluster,
-            host,
-            other,
-            fs,
-        }
-    }
-
-    fn volume(&self) -> &Arc<Volume> {
-        self.fs.volume()
-    }
-
-    fn find(&self, path: &str) -> Option<Ino> {
-        let mut names = path.split('/');
-        self.volume()
-            .read(|index| names.try_fold(Ino::ROOT, |dir, name| index.lookup(dir, name.as_bytes())))
-    }
-
-    fn ino(&self, path: &str) -> Ino {
-        self.find(path).unwrap_or_else(|| panic!("no {path}"))
-    }
-
-    async fn open(&self, path: &str, flags: i32) -> Result<Fh, Errno> {
-        Ok(self.fs.open(self.ino(path), flags).await?.fh)
-    }
-
-    async fn read(&self, path: &str) -> Result<Bytes, Errno> {
-        let fh = self.open(path, libc::O_RDONLY).await?;
-        let bytes = self.fs.read(self.ino(path), fh, 0, 1 << 20).await;
-        self.fs.release(self.ino(path), fh).await?;
-        bytes
-    }
-
-    async fn unlink(&self, path: &str) {
-        let (dir, name) = path.rsplit_once('/').unwrap();
-        let name = Bytes::copy_from_slice(name.as_bytes());
-        self.fs.unlink(ROOT, self.ino(dir), name).await.unwrap();
-    }
-
-    async fn is_on_store(&self, path: &str) -> bool {
-        self.other.stat(path).await.is_ok()
-    }
-
-    fn check(&self) {
-        let bad = self.volume().read(Index::check);
-        assert_eq!(bad, Vec::<String>::new());
-    }
-}
+use stowfs::volume::Volume;
 
 #[tokio::test(start_paused = true)]
 async fn the_first_mount_takes_plain_files_in_as_they_are() {
@@ -462,6 +350,7 @@ async fn packing_moves_the_bytes_and_the_plain_files_go() {
     let options = CompactOptions {
         target: 1.5,
         rate: 4000,
+        smallest_segment: 4 << 20,
     };
     let begun = tokio::time::Instant::now();
     let one = pack(&**w.volume(), b"job/chk-1", &options, &mut |_| ())

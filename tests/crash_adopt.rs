@@ -281,6 +281,7 @@ async fn work(volume: &Arc<Volume>, model: &Mutex<Model>, outside: &mut Outside,
                 let options = CompactOptions {
                     target: 1.2,
                     rate: 0,
+                    smallest_segment: 4 << 20,
                 };
                 if pack(&**volume, b"", &options, &mut |_| ()).await.is_err() {
                     return;
