@@ -216,6 +216,13 @@ impl Hdfs {
         sum
     }
 
+    /// Block replicas that the DataNodes have removed since they started, all together.
+    pub fn blocks_removed(&self) -> u64 {
+        let datanodes = self.layout.datanodes.iter();
+        let removed = datanodes.filter_map(|[_, http, _]| jmx::blocks_removed(*http).ok());
+        removed.sum()
+    }
+
     /// Undoes whatever a test did: starts what was killed, thaws what was frozen, and waits.
     pub fn mend(&self) {
         for daemon in self.daemons.lock().unwrap().all() {

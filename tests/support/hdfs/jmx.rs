@@ -87,6 +87,13 @@ pub fn datanode_serves(http: u16) -> Result<bool, String> {
     Ok(!actors.is_empty() && actors.iter().all(serves))
 }
 
+/// Block replicas that a DataNode has removed since it started.
+pub fn blocks_removed(http: u16) -> Result<u64, String> {
+    let bean = bean(http, "Hadoop:service=DataNode,name=DataNodeActivity*")?;
+    let removed = bean["BlocksRemoved"].as_u64();
+    removed.ok_or_else(|| "no BlocksRemoved".to_string())
+}
+
 /// `active` or `standby`.
 pub fn namenode_state(http: u16) -> Result<String, String> {
     let bean = bean(http, "Hadoop:service=NameNode,name=NameNodeStatus")?;
