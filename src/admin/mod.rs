@@ -1,6 +1,7 @@
 //! Layer 7: looking at a root from outside, and saving what can be saved of a broken one.
 //!
-//! `fsck` and `segments` only read. `rebuild` owns the root while it works, like a mount.
+//! `fsck` and `segments` only read. `rebuild` owns the root while it works, like a mount. `undo`
+//! works on a mounted root.
 
 mod adopt;
 mod export;
@@ -10,6 +11,7 @@ mod report;
 mod segment_check;
 mod segments;
 mod survey;
+mod undo;
 mod walk;
 
 pub use adopt::{AdoptReport, AdoptRequest, Packed, adopt, adopt_dry, normal_path};
@@ -20,6 +22,7 @@ pub use fsck::{FsckOptions, fsck};
 pub use rebuild::{RebuildOptions, RebuildReport, rebuild};
 pub use report::{Problem, Report};
 pub use segments::{SegmentLine, Segments, segments_of_store, segments_of_volume};
+pub use undo::{DeletedLine, DeletedList, UndeleteOptions, Undeleted, deleted, undelete};
 
 /// A number of bytes for a person.
 fn size(bytes: u64) -> String {

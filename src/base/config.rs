@@ -110,6 +110,8 @@ options! {
     gc_grace: Duration = Duration::from_secs(60);
     /// Unreferenced segments may take this share of the live bytes while they wait for gc-grace; above it the oldest go at once.
     gc_keep: f64 = 0.2;
+    /// Memory for remembering what was deleted, so that `stowfs undelete` can bring it back; 0: none.
+    undo_memory: u64 = 16 * MIB;
     /// Segments deleted per second, at most.
     delete_rate: f64 = 20.0;
     /// Bytes of segments deleted per second, at most, so that DataNodes are not held up; 0: not limited. The default is more than a mount writes, so deletion keeps up.

@@ -31,6 +31,8 @@ pub enum Command {
     Fsck(FsckArgs),
     Adopt(AdoptArgs),
     Export(ExportArgs),
+    Deleted(DeletedArgs),
+    Undelete(UndeleteArgs),
 }
 
 /// Mount a root. Prints one line when ready and stays in the foreground until it is unmounted.
@@ -247,4 +249,48 @@ pub struct ExportArgs {
     pub config: Option<PathBuf>,
     #[command(flatten)]
     pub options: OptionArgs,
+}
+
+/// List what was deleted in a mount and may be brought back: a tree as one line, or with PATH
+/// everything at it and below it.
+///
+/// What was deleted is there for gc-grace at least, unless what nothing refers to takes more than
+/// gc-keep of the live bytes; after that until its space is given back.
+#[derive(ClapArgs)]
+pub struct DeletedArgs {
+    pub mountpoint: PathBuf,
+    /// From the root of the mount on, or from / on
+    pub path: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Where the mount has its control socket, if it was given another run-dir
+    #[arg(long, value_name = "PATH")]
+    pub run_dir: Option<PathBuf>,
+}
+
+/// Bring back what was deleted last at a path: a file, or a directory with all that it held.
+///
+/// Nothing that exists is touched. Directories above it that are gone are made again. It comes
+/// back all at once and durably, or not at all.
+#[derive(ClapArgs)]
+pub struct UndeleteArgs {
+    pub mountpoint: PathBuf,
+    /// From the root of the mount on, or from / on
+    pub path: PathBuf,
+    /// Bring it back under this path
+    #[arg(long, value_name = "NEWPATH", conflicts_with = "into")]
+    pub to: Option<PathBuf>,
+    /// PATH is a directory that exists: bring back what was deleted in it
+    #[arg(long)]
+    pub into: bool,
+    /// Leave out what is not whole any more
+    #[arg(long)]
+    pub partial: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Where the mount has its control socket, if it was given another run-dir
+    #[arg(long, value_name = "PATH")]
+    pub run_dir: Option<PathBuf>,
 }

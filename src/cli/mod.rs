@@ -14,6 +14,7 @@ mod options;
 mod rundir;
 mod shutdown;
 mod stat;
+mod undo;
 mod upkeep;
 mod upkeep_served;
 
@@ -63,6 +64,8 @@ pub fn main() -> ExitCode {
         Command::Adopt(args) => adopt::run(&args).into(),
         Command::Export(args) => export::run(&args).into(),
         Command::Fsck(args) => admin::run_fsck(&args),
+        Command::Deleted(args) => undo::run_deleted(&args).into(),
+        Command::Undelete(args) => undo::run_undelete(&args).into(),
     }
 }
 

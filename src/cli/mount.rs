@@ -5,7 +5,7 @@ use super::control::{Commands, Server};
 use super::rundir::{self, Holder, MountFiles, MountLock};
 use super::shutdown;
 use super::upkeep_served;
-use super::{Exit, complain, daemon, logging, notify, options};
+use super::{Exit, complain, daemon, logging, notify, options, undo};
 use crate::admin::segments_of_volume;
 use crate::base::error::Context;
 use crate::base::{Config, Error, ErrorKind, Result, SystemClock};
@@ -170,6 +170,7 @@ impl Plan {
         let mut commands = Commands::default();
         let (url, mountpoint) = (self.url.clone(), self.mountpoint.to_string());
         upkeep_served::add(&mut commands, volume);
+        undo::add_commands(&mut commands, volume);
         let (volume, listed) = (volume.clone(), volume.clone());
         super::adopt::add(&mut commands, &volume);
         commands.add("segments", move |_| {

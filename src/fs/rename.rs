@@ -148,7 +148,8 @@ impl Fs {
         attrs.touch(to.parent, new_subdirs, now)?;
         change.row(from.no_entry());
         change.row(to.entry(ino));
-        for (ino, attr) in attrs.new {
+        // Directories first: their times say when what is freed was deleted.
+        for (ino, attr) in attrs.new.into_iter().rev() {
             self.put_or_free(change, ino, attr);
         }
         Ok(changed)

@@ -59,6 +59,7 @@ impl Index {
 
     fn put_inode(&mut self, ino: Ino, attr: &Attr) {
         self.next_ino = self.next_ino.max(ino.0.saturating_add(1));
+        self.deleted.stated(ino, attr);
         match self.inodes.get_mut(ino) {
             Some(i) if i.attr.kind() == attr.kind() => i.attr = *attr,
             Some(_) => {
@@ -74,9 +75,14 @@ impl Index {
     }
 
     fn free(&mut self, ino: Ino) {
-        if let Some(Body::File(x)) = self.inodes.remove(ino).map(|i| i.body) {
+        let Some(inode) = self.inodes.remove(ino) else {
+            return;
+        };
+        if let Body::File(x) = &inode.body {
             x.iter().for_each(|e| self.use_less(e));
         }
+        let time_of = |dir| self.inodes.get(dir).map(|d: &Inode| d.attr.ctime);
+        self.deleted.freed(ino, inode, time_of);
         self.sort_foreign_of(ino);
     }
 
@@ -85,7 +91,11 @@ impl Index {
             self.strays += 1;
             return Ok(());
         };
-        let key = dir.put(name, ino)?;
+        let (key, before) = dir.put(name, ino)?;
+        if let Some(before) = before.filter(|before| *before != ino) {
+            self.lose(before, parent, key, name);
+        }
+        self.deleted.named(ino);
         match self.inodes.get_mut(ino) {
             Some(i) => i.set_hint(parent, key),
             None => self.strays += 1,
@@ -95,10 +105,16 @@ impl Index {
 
     fn leave(&mut self, parent: Ino, name: &[u8]) {
         let dir = self.inodes.get_mut(parent).and_then(Inode::dir_mut);
-        if let Some((key, ino)) = dir.and_then(|d| d.remove(name))
-            && let Some(i) = self.inodes.get_mut(ino)
-        {
+        if let Some((key, ino)) = dir.and_then(|d| d.remove(name)) {
+            self.lose(ino, parent, key, name);
+        }
+    }
+
+    /// An inode loses the name that had this key.
+    fn lose(&mut self, ino: Ino, parent: Ino, key: u64, name: &[u8]) {
+        if let Some(i) = self.inodes.get_mut(ino) {
             i.clear_hint(parent, key);
+            self.deleted.lose(ino, parent, name, i.attr.nlink);
         }
     }
 

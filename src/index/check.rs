@@ -3,7 +3,7 @@
 use super::inode::Inode;
 use super::usage::UsageTable;
 use super::{Index, Live};
-use crate::base::{Ino, StreamId};
+use crate::base::{Ino, Pos, StreamId};
 use crate::format::{Extent, SegmentState};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -122,25 +122,31 @@ impl Index {
     }
 
     fn check_place(&self, ino: Ino, e: &Extent, bad: &mut Vec<String>) {
-        let wrong = match (e.frame, self.foreign(e.stream)) {
+        if let Some(wrong) = self.misplaced(e) {
+            bad.push(format!("{}: {e:?} is {wrong}", self.label(ino)));
+        }
+    }
+
+    /// Why the bytes of an extent cannot be relied upon to be there.
+    pub(super) fn misplaced(&self, e: &Extent) -> Option<&'static str> {
+        match (e.frame, self.foreign(e.stream)) {
             (0, Some(f)) if e.start() + e.len as u64 <= f.len => None,
             (0, Some(_)) => Some("past the end of its foreign file"),
             (0, None) => Some("in a foreign file that is not known"),
             _ => match self.segment_at(e.stream, e.pos).map(|u| &u.row) {
                 // What was queued last for the log is in no segment yet.
-                None if e.stream == StreamId::LOG && !self.usage.is_settled(e.stream, e.pos) => {
-                    None
-                }
+                None if e.stream == StreamId::LOG && self.is_young_log(e.pos) => None,
                 None => Some("in no segment"),
                 Some(s) if s.state >= SegmentState::Condemned => Some("in a condemned segment"),
                 Some(s) if s.state == SegmentState::Open => None,
                 Some(s) if e.pos + e.frame as u64 > s.end => Some("across the end of its segment"),
                 Some(_) => None,
             },
-        };
-        if let Some(wrong) = wrong {
-            bad.push(format!("{}: {e:?} is {wrong}", self.label(ino)));
         }
+    }
+
+    fn is_young_log(&self, pos: Pos) -> bool {
+        pos >= self.log_needed && !self.usage.is_settled(StreamId::LOG, pos)
     }
 
     fn check_reachable(&self, inos: &[Ino], bad: &mut Vec<String>) {

@@ -52,15 +52,15 @@ impl Dir {
         self.entries.get(&key)
     }
 
-    /// Adds or replaces an entry and returns its key.
-    pub fn put(&mut self, name: &[u8], ino: Ino) -> Result<u64> {
+    /// Adds or replaces an entry. Returns its key, and what it named before.
+    pub fn put(&mut self, name: &[u8], ino: Ino) -> Result<(u64, Option<Ino>)> {
         let first = first_key(name);
         let mut free = None;
         for key in first..first + SLOTS {
             match self.entries.get_mut(&key) {
                 Some(d) if *d.name == *name => {
-                    d.ino = ino;
-                    return Ok(key);
+                    let before = std::mem::replace(&mut d.ino, ino);
+                    return Ok((key, Some(before)));
                 }
                 Some(_) => {}
                 None => {
@@ -79,7 +79,7 @@ impl Dir {
         })?;
         let name = name.into();
         self.entries.insert(key, Dentry { name, ino });
-        Ok(key)
+        Ok((key, None))
     }
 
     pub fn remove(&mut self, name: &[u8]) -> Option<(u64, Ino)> {
@@ -117,10 +117,11 @@ mod tests {
         let first = first_key(b"a");
         occupy(&mut d, first);
         occupy(&mut d, first + 2);
-        assert_eq!(d.put(b"a", Ino(1)).unwrap(), first + 1);
+        assert_eq!(d.put(b"a", Ino(1)).unwrap(), (first + 1, None));
         // Freeing an earlier slot must not make a second entry of the same name.
         d.entries.remove(&first);
-        assert_eq!(d.put(b"a", Ino(2)).unwrap(), first + 1);
+        let put = d.put(b"a", Ino(2)).unwrap();
+        assert_eq!(put, (first + 1, Some(Ino(1))));
         assert_eq!(d.find(b"a").unwrap().1.ino, Ino(2));
         assert_eq!(d.remove(b"a"), Some((first + 1, Ino(2))));
         assert!(d.find(b"a").is_none());

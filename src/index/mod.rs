@@ -5,6 +5,7 @@
 
 mod apply;
 mod check;
+mod deleted;
 mod dir;
 mod extents;
 mod foreign;
@@ -13,6 +14,7 @@ mod inodes;
 mod rows;
 mod usage;
 
+pub use deleted::{DELETED_MEMORY, Deleted};
 pub use dir::{DirEntry, FIRST_COOKIE};
 pub use extents::Extents;
 pub use foreign::Foreign;
@@ -20,6 +22,7 @@ pub use usage::{Live, SegmentUse};
 
 use crate::base::{Epoch, Ino, Pos, SegmentName, SessionId, StreamId, Timestamp};
 use crate::format::{Attr, Extent};
+use deleted::DeletedTable;
 use foreign::ForeignTable;
 use inode::{Body, Inode};
 use inodes::Inodes;
@@ -46,6 +49,7 @@ pub struct Index {
     /// Rows about inodes that do not exist. Replaying rows older than a snapshot makes some;
     /// otherwise there are none.
     strays: u64,
+    deleted: DeletedTable,
 }
 
 /// Reading. An inode that does not exist, or is of another kind, has nothing.

@@ -3,7 +3,7 @@
 use super::inode::{Body, Inode};
 use super::{Index, Session};
 use crate::base::Ino;
-use crate::format::Row;
+use crate::format::{Attr, Extent, Row};
 
 impl Index {
     /// Every row, in an order that depends on nothing but the content.
@@ -44,32 +44,7 @@ impl Index {
     /// What an inode is, without the entries of a directory.
     pub fn inode_rows(&self, ino: Ino, f: &mut impl FnMut(Row)) {
         let Some(inode) = self.inode(ino) else { return };
-        let attr = inode.attr;
-        f(Row::Inode { ino, attr });
-        for (name, value) in inode.xattrs.iter().flat_map(|x| x.iter()) {
-            let (name, value) = (name.to_vec(), Some(value.to_vec()));
-            f(Row::Xattr { ino, name, value });
-        }
-        match &inode.body {
-            Body::Link(target) => f(Row::Target {
-                ino,
-                target: target.to_vec(),
-            }),
-            // One row for each batch: a row must fit into a record.
-            Body::File(x) => {
-                let all: Vec<_> = x.iter().copied().collect();
-                for batch in all.chunks(EXTENTS_PER_ROW) {
-                    let (off, end) = (batch[0].off, batch[batch.len() - 1].end());
-                    f(Row::Extents {
-                        ino,
-                        off,
-                        len: end - off,
-                        extents: batch.to_vec(),
-                    });
-                }
-            }
-            Body::Dir(_) | Body::Nothing => {}
-        }
+        inode.rows(ino, inode.attr, f);
     }
 
     /// The entries of a directory. Inodes that they name must be there already.
@@ -83,6 +58,37 @@ impl Index {
                 name: e.name.to_vec(),
                 ino: e.ino,
             });
+        }
+    }
+}
+
+impl Inode {
+    /// What an inode is, without the entries of a directory.
+    pub fn rows(&self, ino: Ino, attr: Attr, f: &mut impl FnMut(Row)) {
+        f(Row::Inode { ino, attr });
+        for (name, value) in self.xattrs.iter().flat_map(|x| x.iter()) {
+            let (name, value) = (name.to_vec(), Some(value.to_vec()));
+            f(Row::Xattr { ino, name, value });
+        }
+        match &self.body {
+            Body::Link(target) => f(Row::Target {
+                ino,
+                target: target.to_vec(),
+            }),
+            // One row for each batch: a row must fit into a record.
+            Body::File(x) => {
+                let all: Vec<Extent> = x.iter().copied().collect();
+                for batch in all.chunks(EXTENTS_PER_ROW) {
+                    let (off, end) = (batch[0].off, batch[batch.len() - 1].end());
+                    f(Row::Extents {
+                        ino,
+                        off,
+                        len: end - off,
+                        extents: batch.to_vec(),
+                    });
+                }
+            }
+            Body::Dir(_) | Body::Nothing => {}
         }
     }
 }

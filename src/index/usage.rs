@@ -35,6 +35,9 @@ impl Live {
 pub struct SegmentUse {
     pub row: SegmentRow,
     pub live: Live,
+    /// How often something began to refer to it: whoever waits for its end sees that it was in use
+    /// meanwhile (undelete brings references back).
+    pub begun: u32,
 }
 
 #[derive(Default)]
@@ -131,7 +134,13 @@ impl UsageTable {
         if is_young(s, e) {
             s.young.entry(e.pos).or_default().add(one);
         }
-        tally(&mut self.segments, s, e.pos).add(one);
+        match s.at(e.pos).and_then(|name| self.segments.get_mut(&name)) {
+            Some(u) => {
+                u.begun = u.begun.wrapping_add(u32::from(u.live.extents == 0));
+                u.live.add(one);
+            }
+            None => s.outside.add(one),
+        }
     }
 
     pub fn sub(&mut self, e: &Extent) {
@@ -178,10 +187,11 @@ impl UsageTable {
             tally(&mut self.segments, s, *pos).sub(*live);
         }
         s.set(row);
-        let live = self.segments.get(&row.name).map(|u| u.live);
-        let (row, live) = (row.clone(), live.unwrap_or_default());
-        let stream = row.stream;
-        self.segments.insert(row.name, SegmentUse { row, live });
+        let known = self.segments.get(&row.name).map(|u| (u.live, u.begun));
+        let (live, begun) = known.unwrap_or_default();
+        let (row, stream) = (row.clone(), row.stream);
+        self.segments
+            .insert(row.name, SegmentUse { row, live, begun });
         for (pos, live) in &moving {
             tally(&mut self.segments, s, *pos).add(*live);
         }

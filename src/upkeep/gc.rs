@@ -33,6 +33,8 @@ struct Unreferenced {
     since: Instant,
     pos: Pos,
     size: u64,
+    /// `SegmentUse::begun`: another number means that it was in use again meanwhile.
+    begun: u32,
 }
 
 /// What garbage collection remembers between passes. Losing it costs a further grace period.
@@ -122,8 +124,10 @@ impl Gc {
                     since: Instant::now(),
                     pos,
                     size: s.row.size,
+                    begun: s.begun,
                 };
                 let known = self.waiting.get(&s.row.name).copied();
+                let known = known.filter(|u| u.begun == s.begun);
                 seen.insert(s.row.name, known.unwrap_or(new));
             }
         });

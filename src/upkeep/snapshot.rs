@@ -80,6 +80,14 @@ async fn write(root: &dyn Root, temp: &str, from: Pos, inos: &[Ino]) -> Result<u
         });
         out.add(&mut rows).await?;
     }
+    // What was deleted lately: made and deleted again, while no entries are in its way.
+    let (mut next, mut made) = (Some(0), Default::default());
+    while let Some(from) = next {
+        root.view(&mut |index| {
+            next = index.deleted_rows(from, SLICE, &mut made, &mut |row| rows.push(row))
+        });
+        out.add(&mut rows).await?;
+    }
     for slice in inos.chunks(SLICE) {
         root.view(&mut |index| {
             slice

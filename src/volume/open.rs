@@ -90,7 +90,7 @@ impl Volume {
         let epoch = ownership.epoch();
         fence_past_epochs(&*store, epoch).await?;
         let Recovery {
-            index,
+            mut index,
             log,
             snapshot,
             origin,
@@ -107,6 +107,7 @@ impl Volume {
             session,
             origin,
         };
+        index.limit_deleted(options.config.undo_memory);
         let volume = start(store, identity, index, &log, ownership, &options);
         let me = Arc::downgrade(&volume);
         volume

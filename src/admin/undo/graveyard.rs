@@ -1,0 +1,112 @@
+//! What was deleted, as trees.
+
+use crate::base::Ino;
+use crate::index::{Deleted, Index};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Deeper ones have no path.
+const MAX_DEPTH: usize = 10_000;
+
+pub(super) struct Graveyard<'a> {
+    pub index: &'a Index,
+    /// In the order of deletion.
+    pub items: Vec<Deleted>,
+    /// Items by the directory in which they were.
+    within: FxHashMap<Ino, Vec<usize>>,
+}
+
+impl<'a> Graveyard<'a> {
+    pub fn new(index: &'a Index) -> Graveyard<'a> {
+        let items = index.deleted();
+        let mut within: FxHashMap<Ino, Vec<usize>> = FxHashMap::default();
+        for (n, item) in items.iter().enumerate() {
+            within.entry(item.parent).or_default().push(n);
+        }
+        Graveyard {
+            index,
+            items,
+            within,
+        }
+    }
+
+    fn is_living(&self, dir: Ino) -> bool {
+        self.index.attr(dir).is_some_and(|a| a.nlink > 0)
+    }
+
+    /// Whether the directory in which it was is still there.
+    pub fn is_top(&self, item: &Deleted) -> bool {
+        self.is_living(item.parent)
+    }
+
+    pub fn is_dir(item: &Deleted) -> bool {
+        item.attr.is_some_and(|a| a.is_dir())
+    }
+
+    /// Where it was. A directory above it that was renamed since has its new name here. None if
+    /// such a directory is gone and not remembered.
+    pub fn path(&self, item: &Deleted) -> Option<Vec<u8>> {
+        let mut names: Vec<&[u8]> = vec![&item.name];
+        let mut at = item.parent;
+        while !self.is_living(at) {
+            let (parent, name) = self.index.deleted_name(at)?;
+            names.push(name);
+            at = parent;
+            if names.len() > MAX_DEPTH {
+                return None;
+            }
+        }
+        let mut path = self.index.path(at)?;
+        for name in names.iter().rev() {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+        Some(path)
+    }
+
+    /// What was deleted last at a path.
+    pub fn find(&self, path: &[u8]) -> Option<usize> {
+        let name = path.rsplit(|c| *c == b'/').next()?;
+        let there =
+            |item: &Deleted| item.name == name && self.path(item).is_some_and(|p| p == path);
+        self.items.iter().rposition(there)
+    }
+
+    /// What a directory held: of each name that which was deleted last.
+    pub fn held(&self, dir: Ino) -> Vec<usize> {
+        let mut names: FxHashSet<&[u8]> = FxHashSet::default();
+        let all = self.within.get(&dir).into_iter().flatten().rev();
+        let mut held: Vec<usize> = all
+            .copied()
+            .filter(|n| names.insert(&self.items[*n].name))
+            .collect();
+        held.reverse();
+        held
+    }
+
+    /// An item and everything below it, parents first. With each item the place in this list of
+    /// its directory.
+    pub fn tree(&self, top: usize) -> Vec<(usize, Option<usize>)> {
+        let mut all = vec![(top, None)];
+        let mut seen = FxHashSet::from_iter([top]);
+        let mut at = 0;
+        while let Some((n, _)) = all.get(at).copied() {
+            if Self::is_dir(&self.items[n]) {
+                let below = self.held(self.items[n].ino);
+                let fresh = below.into_iter().filter(|n| seen.insert(*n));
+                all.extend(fresh.map(|n| (n, Some(at))));
+            }
+            at += 1;
+        }
+        all
+    }
+
+    /// Why an item cannot be brought back whole.
+    pub fn damage(&self, item: &Deleted) -> Option<String> {
+        match item.alive {
+            true => None,
+            false => self.index.damage_of_deleted(item.ino),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The list of what was deleted.
+
+use super::graveyard::Graveyard;
+use super::{age, reason, trimmed};
+use crate::admin::text;
+use crate::base::Result;
+use crate::format::Attr;
+use crate::index::Deleted;
+use crate::volume::Volume;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+/// One thing that was deleted; of a directory with all that it held.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeletedLine {
+    pub path: String,
+    pub kind: String,
+    pub size: u64,
+    /// Files and other things that are not directories.
+    pub files: u64,
+    pub deleted: String,
+    pub seconds_ago: f64,
+    /// For how long it is kept, unless `gc_keep` is exceeded. 0: it may go at any time.
+    pub seconds_left: f64,
+    /// Why it, or a part of it, cannot be brought back.
+    pub lost: Option<String>,
+    /// Something has this path now.
+    pub exists: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeletedList {
+    /// In the order of deletion.
+    pub deleted: Vec<DeletedLine>,
+    pub gc_grace_seconds: f64,
+}
+
+/// What was deleted at a path or below it; without one, everything, a deleted tree as one line.
+pub fn deleted(volume: &Volume, path: Option<&str>) -> Result<DeletedList> {
+    let path = path.map(trimmed);
+    let lines = volume.read(|index| {
+        let yard = Graveyard::new(index);
+        let shown = |item: &&Deleted| path.is_some() || yard.is_top(item);
+        let some = yard.items.iter().enumerate().filter(|(_, i)| shown(i));
+        some.filter_map(|(n, item)| {
+            let at = yard.path(item)?;
+            let below = path.is_none_or(|p| is_at_or_below(&at, p));
+            below.then(|| line(volume, &yard, n, &at))
+        })
+        .collect()
+    });
+    Ok(DeletedList {
+        deleted: lines,
+        gc_grace_seconds: volume.config().gc_grace.as_secs_f64(),
+    })
+}
+
+fn is_at_or_below(path: &[u8], top: &[u8]) -> bool {
+    match path.strip_prefix(top) {
+        Some(rest) => rest.is_empty() || rest[0] == b'/' || top.is_empty(),
+        None => false,
+    }
+}
+
+fn line(volume: &Volume, yard: &Graveyard<'_>, n: usize, path: &[u8]) -> DeletedLine {
+    let item = &yard.items[n];
+    let now = volume.now();
+    let grace = volume.config().gc_grace;
+    let mut found = DeletedLine {
+        path: text(path),
+        kind: kind(item).into(),
+        size: 0,
+        files: 0,
+        deleted: time(now, age(item, now)),
+        seconds_ago: age(item, now).as_secs_f64(),
+        seconds_left: f64::MAX,
+        lost: None,
+        exists: yard.index.lookup(item.parent, &item.name).is_some(),
+    };
+    let tree = yard.tree(n);
+    for (at, _) in &tree {
+        let item = &yard.items[*at];
+        if !Graveyard::is_dir(item) {
+            found.files += 1;
+            found.size += item.attr.map_or(0, |a| a.size);
+        }
+        let left = grace.saturating_sub(age(item, now)).as_secs_f64();
+        found.seconds_left = found.seconds_left.min(left);
+        if let Some(damage) = yard.damage(item) {
+            found.lost.get_or_insert_with(|| match tree.len() {
+                1 => reason(volume, item, &damage),
+                _ => format!("{}: {}", text(&item.name), reason(volume, item, &damage)),
+            });
+        }
+    }
+    found
+}
+
+fn kind(item: &Deleted) -> &'static str {
+    match item.attr.as_ref().map(Attr::kind) {
+        _ if item.alive => "name",
+        Some(libc::S_IFREG) => "file",
+        Some(libc::S_IFDIR) => "directory",
+        Some(libc::S_IFLNK) => "symlink",
+        Some(_) => "special",
+        None => "name",
+    }
+}
+
+fn time(now: i64, age: Duration) -> String {
+    let since = Duration::from_nanos(u64::try_from(now).unwrap_or(0)).saturating_sub(age);
+    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + since).to_string()
+}
+
+/// Whole seconds.
+fn span(seconds: f64) -> String {
+    humantime::format_duration(Duration::from_secs(seconds.max(0.0) as u64)).to_string()
+}
+
+impl fmt::Display for DeletedList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.deleted.is_empty() {
+            return write!(f, "nothing that was deleted is remembered");
+        }
+        writeln!(
+            f,
+            "{:>12}  {:9}  {:>14}  {:>7}  {:24}  PATH",
+            "DELETED", "KIND", "SIZE", "FILES", "KEPT"
+        )?;
+        for line in &self.deleted {
+            let kept = match (&line.lost, line.seconds_left) {
+                (Some(_), _) => "no".to_string(),
+                (None, left) if left < 1.0 => "may go at any time".to_string(),
+                (None, left) => format!("for {}", span(left)),
+            };
+            write!(
+                f,
+                "{:>12}  {:9}  {:>14}  {:>7}  {kept:24}  /{}",
+                format!("{} ago", span(line.seconds_ago)),
+                line.kind,
+                line.size,
+                line.files,
+                line.path
+            )?;
+            match &line.lost {
+                Some(why) => writeln!(f, " ({why})")?,
+                None if line.exists => writeln!(f, " (something has this path now)")?,
+                None => writeln!(f)?,
+            }
+        }
+        Ok(())
+    }
+}

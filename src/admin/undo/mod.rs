@@ -1,0 +1,44 @@
+//! Undo: lists what was deleted lately, and brings it back while its bytes are there.
+//!
+//! Nothing is kept for it beyond what garbage collection keeps anyway. A file comes back as a new
+//! inode with the old extents, in one atomic change that first looks whether their segments are
+//! still good; from then on they are referred to like any others.
+
+mod graveyard;
+mod list;
+mod revive;
+
+pub use list::{DeletedLine, DeletedList, deleted};
+pub use revive::{UndeleteOptions, Undeleted, undelete};
+
+use crate::base::Timestamp;
+use crate::index::Deleted;
+use crate::volume::Volume;
+use std::time::Duration;
+
+/// A path below the root, without slashes at its ends.
+fn trimmed(path: &str) -> &[u8] {
+    path.trim_matches('/').as_bytes()
+}
+
+fn age(item: &Deleted, now: Timestamp) -> Duration {
+    let nanos = now.saturating_sub(item.at);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+}
+
+/// Why something is not there any more.
+fn reason(volume: &Volume, item: &Deleted, damage: &str) -> String {
+    let config = volume.config();
+    let grace = humantime::format_duration(config.gc_grace);
+    match item.attr {
+        None => damage.to_string(),
+        Some(_) if age(item, volume.now()) >= config.gc_grace => {
+            format!("its grace (gc-grace {grace}) is over and its space was given back")
+        }
+        Some(_) => format!(
+            "its space was given back early: what nothing refers to took more than gc-keep ({}) of \
+             the live bytes",
+            config.gc_keep
+        ),
+    }
+}

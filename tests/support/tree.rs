@@ -1,0 +1,187 @@
+//! A filesystem on a volume, by paths, as a kernel would call it.
+
+use bytes::Bytes;
+use std::sync::Arc;
+use stowfs::base::config::Config;
+use stowfs::base::{Ino, SystemClock};
+use stowfs::format::Attr;
+use stowfs::fs::{Caller, Fs, FsOptions, SetAttr, WriteMode};
+use stowfs::index::FIRST_COOKIE;
+use stowfs::store::Store;
+use stowfs::volume::{OpenOptions, Volume};
+
+const ROOT: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    pid: 1,
+};
+
+pub struct Tree(Arc<Fs>);
+
+/// Bytes that are like those of no other number.
+pub fn content(n: usize, len: usize) -> Vec<u8> {
+    let mut bytes = n.to_le_bytes().repeat(len.div_ceil(8).max(1));
+    bytes.truncate(len.max(8));
+    bytes
+}
+
+fn name(path: &str) -> Bytes {
+    let name = path.rsplit('/').next().expect("a name");
+    Bytes::copy_from_slice(name.as_bytes())
+}
+
+impl Tree {
+    pub async fn open(store: &Arc<dyn Store>, config: Config) -> Tree {
+        let options = OpenOptions {
+            config,
+            clock: Arc::new(SystemClock),
+            host: "sim".into(),
+            pid: 1,
+            lock_dir: None,
+            takeover: true,
+            read_only: false,
+            uid: 0,
+            gid: 0,
+        };
+        let volume = Volume::open(store.clone(), options).await.expect("open");
+        Tree(Fs::new(volume, FsOptions::default()))
+    }
+
+    pub async fn sync(&self) {
+        self.0.sync_all().await.expect("sync_all");
+        let volume = self.volume();
+        volume.durable(volume.last_pos()).await.expect("durable");
+    }
+
+    pub async fn remount(&mut self, store: &Arc<dyn Store>, config: Config) {
+        self.0.sync_all().await.expect("sync_all");
+        self.volume().shutdown().await.expect("shutdown");
+        *self = Tree::open(store, config).await;
+    }
+
+    pub fn volume(&self) -> &Arc<Volume> {
+        self.0.volume()
+    }
+
+    pub fn ino(&self, path: &str) -> Option<Ino> {
+        self.volume().read(|index| {
+            let names = path.split('/').filter(|n| !n.is_empty());
+            names
+                .into_iter()
+                .try_fold(Ino::ROOT, |at, name| index.lookup(at, name.as_bytes()))
+        })
+    }
+
+    pub fn attr(&self, path: &str) -> Option<Attr> {
+        let ino = self.ino(path)?;
+        self.volume().read(|index| index.attr(ino))
+    }
+
+    fn parent(&self, path: &str) -> Ino {
+        let dir = path.rsplit_once('/').map_or("", |(dir, _)| dir);
+        self.ino(dir)
+            .unwrap_or_else(|| panic!("no directory {dir}"))
+    }
+
+    /// With all directories on the way.
+    pub async fn write(&self, path: &str, bytes: &[u8]) {
+        for (at, _) in path.match_indices('/') {
+            let dir = &path[..at];
+            if self.ino(dir).is_none() {
+                let made = self.0.mkdir(ROOT, self.parent(dir), name(dir), 0o755, 0);
+                let ino = made.await.expect("mkdir").ino;
+                self.0.forget(ino, 1);
+            }
+        }
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+        let made = self
+            .0
+            .create(ROOT, self.parent(path), name(path), 0o644, 0, flags);
+        let (entry, fh) = made.await.expect("create");
+        for (n, part) in bytes.chunks(2000).enumerate() {
+            let part = Bytes::copy_from_slice(part);
+            let off = n as u64 * 2000;
+            let written = self.0.write(entry.ino, fh, off, part, WriteMode::default());
+            written.await.expect("write");
+        }
+        self.0.flush(entry.ino, fh, 0).await.expect("flush");
+        self.0.release(entry.ino, fh).await.expect("release");
+        self.0.forget(entry.ino, 1);
+    }
+
+    pub async fn read(&self, path: &str) -> Option<Vec<u8>> {
+        let ino = self.ino(path)?;
+        let fh = self.0.open(ino, libc::O_RDONLY).await.expect("open").fh;
+        let bytes = self.0.read(ino, fh, 0, 1 << 20).await;
+        let bytes = bytes.unwrap_or_else(|e| panic!("reading {path}: {e}"));
+        self.0.release(ino, fh).await.expect("release");
+        Some(bytes.to_vec())
+    }
+
+    /// The kernel knows what it unlinks: the inode lives until it forgets it.
+    pub async fn remove(&self, path: &str) {
+        let held = self.hold(path).await;
+        let is_dir = self.attr(path).expect("it exists").is_dir();
+        let parent = self.parent(path);
+        match is_dir {
+            true => self.0.rmdir(ROOT, parent, name(path)).await.expect("rmdir"),
+            false => self
+                .0
+                .unlink(ROOT, parent, name(path))
+                .await
+                .expect("unlink"),
+        }
+        self.let_go(held);
+    }
+
+    pub async fn remove_all(&self, path: &str) {
+        let mut all = vec![path.to_string()];
+        let mut at = 0;
+        while at < all.len() {
+            let dir = self.ino(&all[at]).expect("it exists");
+            let names: Vec<Vec<u8>> = self.volume().read(|index| {
+                let entries = index.readdir(dir, FIRST_COOKIE - 1);
+                entries.map(|e| e.name.to_vec()).collect()
+            });
+            for name in names {
+                let name = String::from_utf8(name).expect("a name");
+                all.push(format!("{}/{name}", all[at]));
+            }
+            at += 1;
+        }
+        for path in all.iter().rev() {
+            self.remove(path).await;
+        }
+    }
+
+    pub async fn rename(&self, from: &str, to: &str) {
+        let (a, b) = (self.parent(from), self.parent(to));
+        let done = self.0.rename(ROOT, a, name(from), b, name(to), 0).await;
+        done.expect("rename");
+    }
+
+    pub async fn link(&self, from: &str, to: &str) {
+        let ino = self.ino(from).expect("it exists");
+        let made = self.0.link(ino, self.parent(to), name(to)).await;
+        self.let_go(made.expect("link").ino);
+    }
+
+    pub async fn chmod(&self, path: &str, mode: u32) {
+        let set = SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        let ino = self.ino(path).expect("it exists");
+        self.0.setattr(ROOT, ino, set).await.expect("setattr");
+    }
+
+    /// Someone knows the inode, until `let_go`.
+    pub async fn hold(&self, path: &str) -> Ino {
+        let found = self.0.lookup(self.parent(path), name(path)).await;
+        found.expect("lookup").ino
+    }
+
+    pub fn let_go(&self, ino: Ino) {
+        self.0.forget(ino, 1);
+    }
+}

@@ -1,0 +1,537 @@
+//! Undo on a store in memory: what was deleted is listed and comes back with the bytes that it had,
+//! with garbage collection, compaction, snapshots, remounts and crashes in between.
+//!
+//! `STOWFS_SEED=n` replays one seed; `STOWFS_SEEDS=n` sets how many are run.
+
+#[path = "support/seeds.rs"]
+mod seeds;
+#[path = "support/tree.rs"]
+mod tree;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use stowfs::admin::{DeletedLine, UndeleteOptions, Undeleted, deleted, undelete};
+use stowfs::base::config::Config;
+use stowfs::base::{Error, Ino};
+use stowfs::index::Index;
+use stowfs::store::Store;
+use stowfs::store::memory::MemoryCluster;
+use tree::Tree;
+
+fn config() -> Config {
+    Config {
+        segment_size: 24 << 10,
+        block_size: 4 << 10,
+        small_file: 4000,
+        idle_seal: Duration::from_secs(1),
+        gc_grace: Duration::from_secs(60),
+        gc_keep: 1e6,
+        delete_rate: 1000.0,
+        compact_target: 1.2,
+        compact_rate: 0,
+        snapshot_bytes: 1 << 30,
+        upkeep_every: Duration::from_millis(500),
+        ..Config::default()
+    }
+}
+
+fn store(cluster: &MemoryCluster) -> Arc<dyn Store> {
+    cluster.host("one")
+}
+
+fn at(path: &str) -> UndeleteOptions {
+    UndeleteOptions {
+        path: path.into(),
+        ..UndeleteOptions::default()
+    }
+}
+
+impl Tree {
+    fn list(&self, path: Option<&str>) -> Vec<DeletedLine> {
+        deleted(self.volume(), path).expect("a list").deleted
+    }
+
+    async fn undelete(&self, options: UndeleteOptions) -> Result<Undeleted, Error> {
+        undelete(self.volume(), &options).await
+    }
+
+    async fn refused(&self, options: UndeleteOptions) -> String {
+        let done = self.undelete(options).await;
+        done.expect_err("it must be refused").to_string()
+    }
+
+    fn is_sound(&self) {
+        assert_eq!(self.volume().read(Index::check), Vec::<String>::new());
+    }
+}
+
+async fn pass(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tree_of_a_thousand_files_comes_back_also_after_a_remount_and_a_crash() {
+    let cluster = MemoryCluster::new(1);
+    let host = cluster.host("one");
+    let mut t = Tree::open(&(host.clone() as Arc<dyn Store>), config()).await;
+    for n in 0..1000 {
+        let size = if n % 50 == 0 { 9000 } else { 300 };
+        t.write(&format!("job/chk-{}/{n}", n % 7), &tree::content(n, size))
+            .await;
+    }
+    t.remove_all("job").await;
+    let all = |t: &Tree| {
+        let list = t.list(None);
+        let [line] = &list[..] else {
+            panic!("one line for a tree: {list:#?}");
+        };
+        assert_eq!((&line.path[..], &line.kind[..]), ("job", "directory"));
+        assert_eq!((line.files, &line.lost), (1000, &None));
+        assert!(
+            line.seconds_left > 30.0 && line.seconds_left <= 60.0,
+            "{line:?}"
+        );
+    };
+    all(&t);
+    t.remount(&store(&cluster), config()).await;
+    all(&t);
+    pass(5).await;
+    t.sync().await;
+    host.crash();
+    t = Tree::open(&store(&cluster), config()).await;
+    all(&t);
+    let done = t.undelete(at("/job")).await.unwrap();
+    assert_eq!((done.files, done.directories), (1000, 8));
+    t.is_sound();
+    for n in 0..1000 {
+        let size = if n % 50 == 0 { 9000 } else { 300 };
+        let found = t.read(&format!("job/chk-{}/{n}", n % 7)).await;
+        assert!(
+            found.as_deref() == Some(&tree::content(n, size)[..]),
+            "file {n}"
+        );
+    }
+    // It is referred to again, so nothing takes it away.
+    pass(300).await;
+    t.remount(&store(&cluster), config()).await;
+    assert_eq!(
+        t.read("job/chk-1/50").await.unwrap(),
+        tree::content(50, 9000)
+    );
+    t.is_sound();
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_grace_is_over_it_says_so() {
+    let cluster = MemoryCluster::new(2);
+    let t = Tree::open(&store(&cluster), config()).await;
+    t.write("f", &tree::content(1, 30_000)).await;
+    t.write("other", &tree::content(2, 30_000)).await;
+    pass(3).await;
+    t.remove("f").await;
+    pass(55).await;
+    assert_eq!(t.list(None)[0].lost, None);
+    pass(30).await;
+    let lost = t.list(None)[0].lost.clone().expect("it is gone");
+    assert!(lost.contains("gc-grace 1m"), "{lost}");
+    let e = t.refused(at("f")).await;
+    assert!(e.contains("/f cannot be brought back: its grace"), "{e}");
+    let e = t.refused(at("never")).await;
+    assert!(e.contains("/never is remembered"), "{e}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_budget_took_it_it_says_so() {
+    let cluster = MemoryCluster::new(3);
+    let gc_keep = 0.1;
+    let t = Tree::open(
+        &store(&cluster),
+        Config {
+            gc_keep,
+            ..config()
+        },
+    )
+    .await;
+    t.write("d/f", &tree::content(1, 30_000)).await;
+    t.write("d/small", b"in the log, which is needed").await;
+    t.write("other", &tree::content(2, 30_000)).await;
+    pass(3).await;
+    t.remove_all("d").await;
+    pass(10).await;
+    let e = t.refused(at("d")).await;
+    assert!(
+        e.contains("/d/f cannot") && e.contains("gc-keep (0.1)"),
+        "{e}"
+    );
+    assert!(e.contains("--partial"), "{e}");
+    let partial = true;
+    let done = t
+        .undelete(UndeleteOptions { partial, ..at("d") })
+        .await
+        .unwrap();
+    assert_eq!((done.files, done.lost), (1, 1));
+    assert_eq!(t.read("d/f").await, None);
+    assert!(t.read("d/small").await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_replaced_comes_back_beside_what_replaced_it() {
+    let cluster = MemoryCluster::new(4);
+    let t = Tree::open(&store(&cluster), config()).await;
+    t.write("a", b"old").await;
+    for new in ["newer", "newest"] {
+        t.write("tmp", new.as_bytes()).await;
+        t.rename("tmp", "a").await;
+    }
+    let list = t.list(None);
+    assert_eq!(list.len(), 2, "{list:#?}");
+    assert!(
+        list.iter()
+            .all(|l| l.path == "a" && l.exists && l.lost.is_none())
+    );
+    let e = t.refused(at("a")).await;
+    assert!(e.contains("/a exists") && e.contains("--to"), "{e}");
+    let to = Some("/x/y/before".into());
+    t.undelete(UndeleteOptions { to, ..at("a") }).await.unwrap();
+    assert_eq!(t.read("x/y/before").await.unwrap(), b"newer");
+    assert_eq!(t.read("a").await.unwrap(), b"newest");
+    t.is_sound();
+}
+
+#[tokio::test(start_paused = true)]
+async fn directories_above_it_are_made_as_they_were() {
+    let cluster = MemoryCluster::new(5);
+    let t = Tree::open(&store(&cluster), config()).await;
+    t.write("p/q/r/f", b"deep").await;
+    t.write("p/q/other", b"stays away").await;
+    t.chmod("p/q", 0o750).await;
+    t.remove_all("p").await;
+    t.undelete(at("p/q/r/f")).await.unwrap();
+    assert_eq!(t.read("p/q/r/f").await.unwrap(), b"deep");
+    assert_eq!(t.read("p/q/other").await, None);
+    assert_eq!(t.attr("p/q").unwrap().mode & 0o7777, 0o750);
+    t.is_sound();
+    // The other one comes from the directory that had this name before.
+    t.undelete(at("p/q/other")).await.unwrap();
+    assert_eq!(t.read("p/q/other").await.unwrap(), b"stays away");
+    let e = t.refused(at("p")).await;
+    assert!(e.contains("/p exists"), "{e}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_interrupted_removal_took_comes_back_into_the_directory() {
+    let cluster = MemoryCluster::new(6);
+    let t = Tree::open(&store(&cluster), config()).await;
+    for n in 0..20 {
+        t.write(&format!("d/{n}"), &tree::content(n, 100)).await;
+        t.write(&format!("d/sub/{n}"), &tree::content(100 + n, 100))
+            .await;
+    }
+    t.remove_all("d/sub").await;
+    for n in 0..10 {
+        t.remove(&format!("d/{n}")).await;
+    }
+    t.write("d/3", b"new").await;
+    let into = true;
+    let done = t
+        .undelete(UndeleteOptions { into, ..at("d") })
+        .await
+        .unwrap();
+    assert_eq!((done.files, done.directories, done.exist), (29, 1, 1));
+    assert_eq!(t.read("d/3").await.unwrap(), b"new");
+    assert_eq!(t.read("d/sub/19").await.unwrap(), tree::content(119, 100));
+    t.is_sound();
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_of_one_file_and_files_that_are_still_open() {
+    let cluster = MemoryCluster::new(7);
+    let t = Tree::open(&store(&cluster), config()).await;
+    t.write("d/one", b"shared").await;
+    t.link("d/one", "d/two").await;
+    t.link("d/one", "outside").await;
+    t.remove("outside").await;
+    assert_eq!(t.list(None)[0].kind, "name");
+    t.undelete(at("outside")).await.unwrap();
+    assert_eq!(t.attr("outside").unwrap().nlink, 3);
+    t.is_sound();
+    t.remove("outside").await;
+    t.remove_all("d").await;
+    t.undelete(at("d")).await.unwrap();
+    assert_eq!(t.read("d/one").await.unwrap(), b"shared");
+    assert_eq!(t.ino("d/one"), t.ino("d/two"));
+    assert_eq!(t.attr("d/one").unwrap().nlink, 2);
+    t.is_sound();
+
+    t.write("open", b"committed").await;
+    t.write("e/open", b"committed").await;
+    let (held, dir) = (t.hold("open").await, t.hold("e").await);
+    t.remove("open").await;
+    t.remove_all("e").await;
+    assert_eq!(t.list(None).last().unwrap().path, "e");
+    t.undelete(at("e")).await.unwrap();
+    t.undelete(at("open")).await.unwrap();
+    assert_eq!(t.read("open").await.unwrap(), b"committed");
+    assert_eq!(t.read("e/open").await.unwrap(), b"committed");
+    assert_ne!(t.ino("open"), Some(held));
+    t.let_go(held);
+    t.let_go(dir);
+    t.is_sound();
+}
+
+/// A segment that undelete brought into use was taken for one that had waited since the first
+/// deletion: its second one had no grace, and readers that planned in between were not waited for.
+#[tokio::test(start_paused = true)]
+async fn a_second_deletion_has_a_grace_of_its_own() {
+    let cluster = MemoryCluster::new(8);
+    // The collector looks seldom enough not to see the file while it is back.
+    let upkeep_every = Duration::from_secs(20);
+    let t = Tree::open(
+        &store(&cluster),
+        Config {
+            upkeep_every,
+            ..config()
+        },
+    )
+    .await;
+    t.write("f", &tree::content(1, 30_000)).await;
+    t.write("other", &tree::content(2, 30_000)).await;
+    pass(25).await;
+    t.remove("f").await;
+    pass(56).await;
+    t.undelete(at("f")).await.unwrap();
+    t.remove("f").await;
+    pass(45).await;
+    assert_eq!(t.list(None).last().unwrap().lost, None);
+    t.undelete(at("f")).await.unwrap();
+    assert_eq!(t.read("f").await.unwrap(), tree::content(1, 30_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_is_bounded_and_the_oldest_are_forgotten_first() {
+    let cluster = MemoryCluster::new(9);
+    let undo_memory = 20_000;
+    let config = Config {
+        undo_memory,
+        ..config()
+    };
+    let t = Tree::open(&store(&cluster), config).await;
+    for n in 0..300 {
+        t.write(&format!("f{n}"), b"x").await;
+        t.remove(&format!("f{n}")).await;
+    }
+    let list = t.list(None);
+    assert!((40..120).contains(&list.len()), "{}", list.len());
+    assert_eq!(list.last().unwrap().path, "f299");
+    t.refused(at("f0")).await;
+    t.undelete(at("f299")).await.unwrap();
+}
+
+/// What the model knows of a path: every content that was deleted there, the last one last.
+type Gone = BTreeMap<String, Vec<Vec<u8>>>;
+
+struct Run {
+    t: Tree,
+    rng: StdRng,
+    files: BTreeMap<String, Vec<u8>>,
+    gone: Gone,
+    /// Deletions that a remount may have forgotten.
+    uncertain: bool,
+    next: usize,
+}
+
+impl Run {
+    fn any(&mut self) -> Option<String> {
+        let all: Vec<String> = self.files.keys().cloned().collect();
+        all.choose(&mut self.rng).cloned()
+    }
+
+    fn deleted(&mut self, path: &str) {
+        let content = self.files.remove(path).expect("a file");
+        self.gone.entry(path.into()).or_default().push(content);
+    }
+
+    async fn step(&mut self) {
+        match self.rng.random_range(0..20) {
+            0..8 => {
+                self.next += 1;
+                let size = *[1, 50, 700, 3000, 12_000]
+                    .choose(&mut self.rng)
+                    .expect("not empty");
+                let content = tree::content(self.next, size);
+                let dir = self.rng.random_range(0..4);
+                let path = format!("d{dir}/{}", self.rng.random_range(0..12));
+                if !self.files.contains_key(&path) {
+                    self.t.write(&path, &content).await;
+                    self.files.insert(path, content);
+                }
+            }
+            8..12 => {
+                if let Some(path) = self.any() {
+                    self.t.remove(&path).await;
+                    self.deleted(&path);
+                }
+            }
+            12..14 => {
+                let (from, to) = (self.any(), self.any());
+                if let (Some(from), Some(to)) = (from, to)
+                    && from != to
+                {
+                    self.t.rename(&from, &to).await;
+                    self.deleted(&to);
+                    let content = self.files.remove(&from).expect("a file");
+                    self.files.insert(to, content);
+                }
+            }
+            14 => {
+                let dir = format!("d{}", self.rng.random_range(0..4));
+                if self.t.ino(&dir).is_some() {
+                    self.t.remove_all(&dir).await;
+                    let all: Vec<String> = self.files.keys().cloned().collect();
+                    for path in all.iter().filter(|p| p.starts_with(&format!("{dir}/"))) {
+                        self.deleted(path);
+                    }
+                }
+            }
+            15..17 => self.bring_back().await,
+            _ => pass(self.rng.random_range(0..8)).await,
+        }
+    }
+
+    async fn bring_back(&mut self) {
+        let list = self.t.list(Some("/"));
+        let files: Vec<DeletedLine> = list.into_iter().filter(|l| l.kind == "file").collect();
+        let Some(line) = files.choose(&mut self.rng) else {
+            return;
+        };
+        // Of one path the last one counts.
+        let last = files.iter().rfind(|l| l.path == line.path).expect("itself");
+        self.next += 1;
+        let to = format!("back/{}", self.next);
+        let options = UndeleteOptions {
+            to: Some(to.clone()),
+            ..at(&last.path)
+        };
+        match self.t.undelete(options).await {
+            Ok(_) => {
+                let found = self.t.read(&to).await.expect("it is back");
+                let known = &self.gone[&last.path];
+                let right = match self.uncertain {
+                    true => known.contains(&found),
+                    false => known.last() == Some(&found),
+                };
+                assert!(right, "{} came back with other bytes", last.path);
+                self.files.insert(to, found);
+            }
+            Err(e) => assert!(last.lost.is_some(), "{last:?}: {e}"),
+        }
+    }
+
+    async fn verify(&self) {
+        self.t.is_sound();
+        for (path, content) in &self.files {
+            let found = self.t.read(path).await;
+            assert!(found.as_ref() == Some(content), "{path} is not what it was");
+        }
+    }
+}
+
+async fn run(seed: u64) {
+    let cluster = MemoryCluster::new(seed);
+    let mut rng = StdRng::seed_from_u64(seed);
+    let config = Config {
+        gc_grace: Duration::from_secs(rng.random_range(1..40)),
+        gc_keep: *[0.0, 0.3, 1e6].choose(&mut rng).expect("not empty"),
+        snapshot_bytes: *[4 << 10, 1 << 30].choose(&mut rng).expect("not empty"),
+        ..config()
+    };
+    let kept = config.gc_keep > 1.0;
+    let mut host = cluster.host("first");
+    let t = Tree::open(&(host.clone() as Arc<dyn Store>), config.clone()).await;
+    let mut run = Run {
+        t,
+        rng,
+        files: BTreeMap::new(),
+        gone: Gone::new(),
+        uncertain: false,
+        next: 0,
+    };
+    for life in 0..3 {
+        for _ in 0..60 {
+            run.step().await;
+            if run.rng.random_bool(0.05) {
+                run.verify().await;
+            }
+        }
+        run.verify().await;
+        if kept && !run.uncertain {
+            // All that was deleted is remembered, and what is younger than the grace is whole.
+            let list = run.t.list(Some("/"));
+            let files = list.iter().filter(|l| l.kind == "file").count();
+            assert_eq!(files, run.gone.values().map(Vec::len).sum::<usize>());
+            for line in list.iter().filter(|l| l.seconds_left > 0.0) {
+                assert_eq!(line.lost, None, "{line:?}");
+            }
+        }
+        run.t.sync().await;
+        let next = cluster.host(&format!("life {life}"));
+        if run.rng.random() {
+            host.crash();
+            run.t = Tree::open(&(next.clone() as Arc<dyn Store>), config.clone()).await;
+        } else {
+            run.t
+                .remount(&(next.clone() as Arc<dyn Store>), config.clone())
+                .await;
+        }
+        host = next;
+        // Without a snapshot the whole log is read.
+        run.uncertain |= config.snapshot_bytes < 1 << 20;
+        run.verify().await;
+    }
+}
+
+#[test]
+fn random_deletions_come_back_as_they_were() {
+    seeds::each("undo", 150, run);
+}
+
+/// Snapshots say what is deleted, so that a remount knows it though it does not read older log.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_keeps_what_was_deleted_before_it() {
+    let cluster = MemoryCluster::new(10);
+    let snapshot_bytes = 8 << 10;
+    let config = Config {
+        snapshot_bytes,
+        ..config()
+    };
+    let mut t = Tree::open(&store(&cluster), config.clone()).await;
+    t.write("d/e/f", &tree::content(1, 500)).await;
+    t.write("d/g", &tree::content(2, 5000)).await;
+    t.write("h", b"before").await;
+    t.write("tmp", b"after").await;
+    t.rename("tmp", "h").await;
+    t.remove_all("d").await;
+    let before = t.list(Some("/"));
+    for n in 0..10 {
+        t.write(&format!("more{n}"), &tree::content(n, 3000)).await;
+        pass(1).await;
+    }
+    t.remount(&store(&cluster), config).await;
+    assert!(t.volume().recovered().records < 25, "a snapshot was read");
+    let after = t.list(Some("/"));
+    let essence = |l: &DeletedLine| (l.path.clone(), l.kind.clone(), l.size, l.deleted.clone());
+    assert_eq!(
+        after.iter().map(essence).collect::<Vec<_>>(),
+        before.iter().map(essence).collect::<Vec<_>>()
+    );
+    t.is_sound();
+    t.undelete(at("d")).await.unwrap();
+    assert_eq!(t.read("d/e/f").await.unwrap(), tree::content(1, 500));
+    assert_eq!(t.read("h").await.unwrap(), b"after");
+    assert_eq!(t.volume().read(|i| i.attr(Ino::ROOT)).unwrap().nlink, 3);
+    t.is_sound();
+}
