@@ -126,6 +126,10 @@ options! {
     snapshot_bytes: u64 = 64 * MIB;
     /// How often upkeep (snapshots, compaction, garbage collection) looks for work.
     upkeep_every: Duration = Duration::from_secs(2);
+    /// Every segment is read again in this time to check its checksums; 0: only by `stowfs scrub`. [default: 30days on a local store; 0 on HDFS, whose DataNodes do it]
+    scrub_every: Option<Duration> = None;
+    /// Bytes that scrub reads per second, at most; 0: as fast as it goes.
+    scrub_rate: u64 = 8 * MIB;
     /// How much is logged: error, warn, info, debug or trace, also per module (info,stowfs::log=debug).
     log_level: String = "info".to_string();
 }
@@ -281,6 +285,20 @@ impl OptionValue for Duration {
     }
     fn show(&self) -> String {
         humantime::format_duration(*self).to_string()
+    }
+}
+
+/// An empty text leaves it to stowfs.
+impl OptionValue for Option<Duration> {
+    const UNIT: &'static str = "TIME";
+    fn parse(text: &str) -> Result<Option<Duration>, String> {
+        match text.is_empty() {
+            true => Ok(None),
+            false => Duration::parse(text).map(Some),
+        }
+    }
+    fn show(&self) -> String {
+        self.as_ref().map(Duration::show).unwrap_or_default()
     }
 }
 

@@ -33,6 +33,7 @@ pub enum Command {
     Export(ExportArgs),
     Deleted(DeletedArgs),
     Undelete(UndeleteArgs),
+    Scrub(ScrubArgs),
 }
 
 /// Mount a root. Prints one line when ready and stays in the foreground until it is unmounted.
@@ -294,3 +295,25 @@ pub struct UndeleteArgs {
     #[arg(long, value_name = "PATH")]
     pub run_dir: Option<PathBuf>,
 }
+
+/// Read all sealed segments of a mount now, and check every checksum. Ctrl-C ends the waiting, not
+/// the reading.
+#[derive(ClapArgs)]
+#[command(after_help = SCRUB_CODES)]
+pub struct ScrubArgs {
+    pub mountpoint: PathBuf,
+    /// Bytes read per second, at most; 0: as fast as it goes. [default: scrub-rate of the mount]
+    #[arg(long, value_name = "SIZE")]
+    pub rate: Option<bytesize::ByteSize>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Where the mount has its control socket, if it was given another run-dir
+    #[arg(long, value_name = "PATH")]
+    pub run_dir: Option<PathBuf>,
+}
+
+const SCRUB_CODES: &str = "\
+Exit codes:
+  0   no file is damaged
+  1   damaged files, each of them named; or it could not be done";

@@ -12,6 +12,7 @@ mod mount;
 mod notify;
 mod options;
 mod rundir;
+mod scrub;
 mod shutdown;
 mod stat;
 mod undo;
@@ -65,6 +66,7 @@ pub fn main() -> ExitCode {
         Command::Export(args) => export::run(&args).into(),
         Command::Fsck(args) => admin::run_fsck(&args),
         Command::Deleted(args) => undo::run_deleted(&args).into(),
+        Command::Scrub(args) => scrub::run(&args).into(),
         Command::Undelete(args) => undo::run_undelete(&args).into(),
     }
 }

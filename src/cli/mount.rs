@@ -5,7 +5,7 @@ use super::control::{Commands, Server};
 use super::rundir::{self, Holder, MountFiles, MountLock};
 use super::shutdown;
 use super::upkeep_served;
-use super::{Exit, complain, daemon, logging, notify, options, undo};
+use super::{Exit, complain, daemon, logging, notify, options, scrub, undo};
 use crate::admin::segments_of_volume;
 use crate::base::error::Context;
 use crate::base::{Config, Error, ErrorKind, Result, SystemClock};
@@ -171,6 +171,7 @@ impl Plan {
         let (url, mountpoint) = (self.url.clone(), self.mountpoint.to_string());
         upkeep_served::add(&mut commands, volume);
         undo::add_commands(&mut commands, volume);
+        scrub::add_commands(&mut commands, volume);
         let (volume, listed) = (volume.clone(), volume.clone());
         super::adopt::add(&mut commands, &volume);
         commands.add("segments", move |_| {
@@ -191,6 +192,7 @@ impl Plan {
                 "epoch": volume.epoch().0,
                 "inodes": volume.read(|index| index.inodes()),
                 "fenced": volume.is_fenced(),
+                "scrub": scrub::summary(&volume),
             });
             async move { Ok(status) }.boxed()
         });

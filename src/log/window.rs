@@ -13,6 +13,7 @@ pub struct Window {
     path: String,
     /// Nothing from this offset on is read.
     limit: u64,
+    chunk: usize,
     /// Offset in the file of the first byte at hand.
     at: u64,
     bytes: Vec<u8>,
@@ -23,10 +24,22 @@ pub struct Window {
 
 impl Window {
     pub fn new(reader: Arc<dyn Reader>, path: &str, from: u64, limit: u64) -> Window {
+        Window::with_chunk(reader, path, from, limit, CHUNK)
+    }
+
+    /// One that fetches so many bytes at a time.
+    pub fn with_chunk(
+        reader: Arc<dyn Reader>,
+        path: &str,
+        from: u64,
+        limit: u64,
+        chunk: usize,
+    ) -> Window {
         Window {
             reader,
             path: path.to_string(),
             limit,
+            chunk,
             at: from,
             bytes: Vec::new(),
             used: 0,
@@ -46,7 +59,7 @@ impl Window {
     pub async fn fill(&mut self, need: usize) -> Result<bool> {
         while self.bytes().len() < need {
             let from = self.at + self.bytes().len() as u64;
-            let len = (CHUNK as u64).min(self.limit.saturating_sub(from)) as usize;
+            let len = (self.chunk as u64).min(self.limit.saturating_sub(from)) as usize;
             if len == 0 {
                 return Ok(false);
             }

@@ -11,7 +11,7 @@ use super::plan::{Line, whole_seconds};
 use crate::base::{Error, ErrorKind, Pos, Result, SegmentName, StreamId};
 use crate::format::{Row, SegmentRow, SegmentState};
 use crate::index::{Index, SegmentUse};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -19,8 +19,9 @@ use tokio::time::Instant;
 pub struct GcOptions {
     /// How long a segment stays after its last reference went.
     pub grace: Duration,
-    /// Bytes of unreferenced segments that may wait for their grace, as a share of live bytes;
-    /// beyond it the oldest go at once.
+    /// Bytes of unreferenced segments that may wait for their grace, as a share of live bytes (the
+    /// most that were live within the grace, or deleting everything would leave no time to undo
+    /// it); beyond it the oldest go at once.
     pub keep: f64,
 }
 
@@ -41,6 +42,8 @@ struct Unreferenced {
 #[derive(Default)]
 pub struct Gc {
     waiting: BTreeMap<SegmentName, Unreferenced>,
+    /// Live bytes at passes within the grace, those that a later pass did not exceed.
+    live: VecDeque<(Instant, u64)>,
 }
 
 /// What was given back.
@@ -71,14 +74,14 @@ enum Held {
 impl Gc {
     /// Notes what became unreferenced and condemns what is due. Returns what was condemned.
     pub async fn pass(&mut self, root: &dyn Root, options: &GcOptions) -> Result<Freed> {
-        self.note(root);
+        self.note(root, options);
         let due = self.due(root, options).await?;
         let mut condemned = Freed::default();
         if due.is_empty() {
             return Ok(condemned);
         }
         let pos = root.commit(&mut |index| {
-            let rows = condemn(root, index, &due);
+            let rows = condemn(root, index, &due, &self.waiting);
             condemned.segments = rows.len() as u64;
             condemned.bytes = rows.iter().map(|row| row.size).sum();
             rows.into_iter().map(Row::Segment).collect()
@@ -102,7 +105,7 @@ impl Gc {
 
     /// What a pass would do now, and what it waits for.
     pub fn plan(&mut self, root: &dyn Root, options: &GcOptions) -> Vec<Line> {
-        self.note(root);
+        self.note(root, options);
         let verdicts: BTreeMap<_, _> = self.verdicts(root, options).into_iter().collect();
         let mut lines = Vec::new();
         root.view(&mut |index| {
@@ -115,9 +118,11 @@ impl Gc {
         lines
     }
 
-    fn note(&mut self, root: &dyn Root) {
+    fn note(&mut self, root: &dyn Root, options: &GcOptions) {
         let mut seen = BTreeMap::new();
+        let mut live = 0;
         root.view(&mut |index| {
+            live = index.segments().map(|s| s.live.bytes).sum();
             let pos = root.log_end();
             for s in index.segments().filter(|s| is_unreferenced(root, index, s)) {
                 let new = Unreferenced {
@@ -132,6 +137,18 @@ impl Gc {
             }
         });
         self.waiting = seen;
+        self.note_live(live, options.grace);
+    }
+
+    fn note_live(&mut self, live: u64, grace: Duration) {
+        while self.live.back().is_some_and(|(_, less)| *less <= live) {
+            self.live.pop_back();
+        }
+        self.live.push_back((Instant::now(), live));
+        let old = |(at, _): &(Instant, u64)| at.elapsed() > grace;
+        while self.live.len() > 1 && self.live.front().is_some_and(old) {
+            self.live.pop_front();
+        }
     }
 
     /// Those whose time has come, oldest first.
@@ -148,9 +165,8 @@ impl Gc {
 
     /// Oldest first.
     fn verdicts(&self, root: &dyn Root, options: &GcOptions) -> Vec<(SegmentName, Verdict)> {
-        let mut live = 0;
-        root.view(&mut |index| live = index.segments().map(|s| s.live.bytes).sum());
-        let budget = (live as f64 * options.keep) as u64;
+        let most = self.live.front().map_or(0, |(_, most)| *most);
+        let budget = (most as f64 * options.keep) as u64;
         let oldest_read = root.oldest_read();
         let mut waiting: Vec<_> = self.waiting.iter().collect();
         waiting.sort_by_key(|(name, u)| (u.since, **name));
@@ -212,11 +228,17 @@ fn is_unreferenced(root: &dyn Root, index: &Index, s: &SegmentUse) -> bool {
     s.row.state == SegmentState::Sealed && s.live.extents == 0 && held(root, index, s).is_none()
 }
 
-/// The rows that condemn those of `due` that are still unreferenced.
-fn condemn(root: &dyn Root, index: &Index, due: &[SegmentName]) -> Vec<SegmentRow> {
+/// The rows that condemn those of `due` that are, and were, unreferenced all the time.
+fn condemn(
+    root: &dyn Root,
+    index: &Index,
+    due: &[SegmentName],
+    waiting: &BTreeMap<SegmentName, Unreferenced>,
+) -> Vec<SegmentRow> {
     let still = due.iter().filter_map(|name| index.segment(name));
+    let begun = |s: &SegmentUse| waiting.get(&s.row.name).map(|u| u.begun);
     still
-        .filter(|s| is_unreferenced(root, index, s))
+        .filter(|s| is_unreferenced(root, index, s) && begun(s) == Some(s.begun))
         .map(|s| SegmentRow {
             state: SegmentState::Condemned,
             ..s.row.clone()

@@ -1,6 +1,6 @@
-//! Layer 5: what keeps a root small and its recovery short, in the background: snapshots, garbage
-//! collection, deletion, compaction. Each is one function that makes one pass; who calls them when
-//! is `duty`, and `command` for people.
+//! Layer 5: what keeps a root small, its recovery short and its bytes sound, in the background:
+//! snapshots, garbage collection, deletion, compaction, scrub. Each is one function that makes one
+//! pass; who calls them when is `duty`, and `command` for people.
 
 pub mod choice;
 mod command;
@@ -13,6 +13,7 @@ pub mod orphans;
 pub mod pack;
 pub mod plain;
 pub mod plan;
+pub mod scrub;
 pub mod snapshot;
 
 use crate::base::{Epoch, Error, Pos, Result, SegmentName, Timestamp};
@@ -70,6 +71,9 @@ pub trait Root: Send + Sync + 'static {
 
     /// Stops everything for good, because going on would destroy something.
     fn stop(&self, error: Error);
+
+    /// Whether programs are reading from the store just now.
+    fn has_readers(&self) -> bool;
 
     /// Forgets copies that will not be committed.
     fn drop_copies(&self, copies: &[Extent]);

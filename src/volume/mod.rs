@@ -31,6 +31,7 @@ use crate::store::{Store, Usage};
 use crate::stream::{Counters, Identity, Stream, StreamOptions};
 use crate::upkeep::duty::Duty;
 use crate::upkeep::lives::Lives;
+use crate::upkeep::scrub::Scrub;
 use bytes::Bytes;
 use host::VolumeHost;
 use lanes::Lanes;
@@ -68,6 +69,7 @@ pub struct Volume {
     lives: Mutex<Lives>,
     reads: Reads,
     reader: FrameReader,
+    scrub: Arc<Scrub>,
     inos: Mutex<Range<u64>>,
     ops: AtomicU64,
     buffer: Arc<Semaphore>,

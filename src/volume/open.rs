@@ -378,6 +378,7 @@ fn start(
             staged: Default::default(),
             lives: Mutex::new(Lives::new(live)),
             reads: Default::default(),
+            scrub: Default::default(),
             inos: Mutex::new(inos),
             ops: Default::default(),
             buffer: Arc::new(Semaphore::new(buffer_size.min(Semaphore::MAX_PERMITS))),

@@ -5,13 +5,14 @@ use crate::base::config::Config;
 use crate::base::{Epoch, Error, ErrorKind, Ino, Pos, Result, SegmentName, StreamId, Timestamp};
 use crate::format::{DataFrame, Extent, Origin, Row, SegmentRow};
 use crate::index::Index;
-use crate::store::Store;
+use crate::store::{OpenVisibility, Store};
 use crate::upkeep::Root;
 use crate::upkeep::choice::SMALLEST_SEGMENT;
 use crate::upkeep::compact::CompactOptions;
 use crate::upkeep::deletion::DeletionRate;
 use crate::upkeep::duty::{Duty, DutyOptions};
 use crate::upkeep::gc::GcOptions;
+use crate::upkeep::scrub::{Scrub, ScrubOptions};
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Frames in lanes that somebody is about to commit: their segments must stay.
 #[derive(Default)]
@@ -110,6 +112,16 @@ impl Volume {
         let task = tokio::spawn(duty.run(Arc::downgrade(self)));
         let _ = self.duty_task.set(task.abort_handle());
         self.background.lock().push(task);
+        let options = scrub_options(&self.config, self.store.open_visibility());
+        if let Some(every) = options.every {
+            let (scrub, me) = (self.scrub.clone(), Arc::downgrade(self));
+            let task = tokio::spawn(async move { scrub.run(me, &options, every).await });
+            self.background.lock().push(task);
+        }
+    }
+
+    pub fn scrub(&self) -> &Arc<Scrub> {
+        &self.scrub
     }
 
     /// Upkeep, for commands. A mount that cannot write has none.
@@ -119,6 +131,22 @@ impl Volume {
         self.duty.get().cloned().ok_or_else(none)
     }
 }
+
+/// The DataNodes of HDFS look at all replicas by themselves, which a client that reads one of them
+/// cannot; nobody looks after a local disk.
+fn scrub_options(config: &Config, visibility: OpenVisibility) -> ScrubOptions {
+    let remote = matches!(visibility, OpenVisibility::CompleteBlocks(_));
+    let by_default = (!remote).then_some(LOCAL_SCRUB);
+    ScrubOptions {
+        rate: config.scrub_rate,
+        every: match config.scrub_every {
+            Some(Duration::ZERO) => None,
+            given => given.or(by_default),
+        },
+    }
+}
+
+const LOCAL_SCRUB: Duration = Duration::from_secs(30 * 24 * 3600);
 
 pub fn duty_options(config: &Config) -> DutyOptions {
     DutyOptions {
@@ -225,6 +253,10 @@ impl Root for Volume {
 
     fn stop(&self, error: Error) {
         self.fail(error);
+    }
+
+    fn has_readers(&self) -> bool {
+        !self.reads.0.lock().is_empty()
     }
 
     fn drop_copies(&self, copies: &[Extent]) {

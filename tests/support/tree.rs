@@ -1,9 +1,10 @@
 //! A filesystem on a volume, by paths, as a kernel would call it.
 
 use bytes::Bytes;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
 use stowfs::base::config::Config;
-use stowfs::base::{Ino, SystemClock};
+use stowfs::base::{Clock, Ino, Timestamp};
 use stowfs::format::Attr;
 use stowfs::fs::{Caller, Fs, FsOptions, SetAttr, WriteMode};
 use stowfs::index::FIRST_COOKIE;
@@ -15,6 +16,18 @@ const ROOT: Caller = Caller {
     gid: 0,
     pid: 1,
 };
+
+/// A wall clock that goes with tokio's, which simulations pause.
+struct SimulatedClock;
+
+static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+impl Clock for SimulatedClock {
+    fn now(&self) -> Timestamp {
+        let since = tokio::time::Instant::now().into_std() - *BEGUN;
+        1_700_000_000_000_000_000 + since.as_nanos() as Timestamp
+    }
+}
 
 pub struct Tree(Arc<Fs>);
 
@@ -32,9 +45,10 @@ fn name(path: &str) -> Bytes {
 
 impl Tree {
     pub async fn open(store: &Arc<dyn Store>, config: Config) -> Tree {
+        LazyLock::force(&BEGUN);
         let options = OpenOptions {
             config,
-            clock: Arc::new(SystemClock),
+            clock: Arc::new(SimulatedClock),
             host: "sim".into(),
             pid: 1,
             lock_dir: None,
