@@ -195,6 +195,11 @@ async fn what_was_replaced_comes_back_beside_what_replaced_it() {
     );
     let e = t.refused(at("a")).await;
     assert!(e.contains("/a exists") && e.contains("--to"), "{e}");
+    for bad in ["/", "../a", "x/./y", "x//y"] {
+        let to = Some(bad.into());
+        let e = t.refused(UndeleteOptions { to, ..at("a") }).await;
+        assert!(e.contains("no path to bring back to"), "{e}");
+    }
     let to = Some("/x/y/before".into());
     t.undelete(UndeleteOptions { to, ..at("a") }).await.unwrap();
     assert_eq!(t.read("x/y/before").await.unwrap(), b"newer");

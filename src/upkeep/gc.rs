@@ -141,6 +141,9 @@ impl Gc {
     }
 
     fn note_live(&mut self, live: u64, grace: Duration) {
+        if grace.is_zero() {
+            return; // a command that does not wait; what others wait for stays
+        }
         while self.live.back().is_some_and(|(_, less)| *less <= live) {
             self.live.pop_back();
         }

@@ -315,6 +315,16 @@ impl Writer {
         (format!("removing {name}"), done)
     }
 
+    /// Removes what is more than so many names.
+    pub fn prune(&mut self, most: usize) {
+        while self.known() > most {
+            if let (what, Err(e)) = self.unlink() {
+                self.errors.push((what, e, Duration::ZERO));
+                return;
+            }
+        }
+    }
+
     /// Everything is as it may be, and there is nothing else. After a remount (`certain`) what is
     /// found is durable.
     pub fn verify(&mut self, certain: bool) {

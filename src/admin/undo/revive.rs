@@ -106,6 +106,7 @@ impl<'a> Plan<'a> {
         } else {
             let top = yard.find(path).ok_or_else(|| unknown(path))?;
             let to = options.to.as_deref().map_or(path, trimmed);
+            check_path(to)?;
             let (dir, name) = split(to);
             plan.find_base(&yard, dir)?;
             if plan.missing.is_empty() && index.lookup(plan.base, name).is_some() {
@@ -280,6 +281,16 @@ impl<'a> Plan<'a> {
         }
         new
     }
+}
+
+/// A path that can be made.
+fn check_path(path: &[u8]) -> Result<()> {
+    let bad = |n: &[u8]| n.is_empty() || n == b"." || n == b".." || n.len() > 255 || n.contains(&0);
+    if !path.split(|c| *c == b'/').any(bad) {
+        return Ok(());
+    }
+    let text = format!("/{} is no path to bring back to", text(path));
+    Err(Error::new(ErrorKind::Invalid, text))
 }
 
 /// Directory and name.
