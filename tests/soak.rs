@@ -7,7 +7,7 @@
 mod support;
 
 use rand::rngs::StdRng;
-use rand::seq::IndexedRandom;
+use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
 use std::fs;
@@ -58,6 +58,7 @@ struct Soak {
     mount: Mount,
     rng: StdRng,
     writers: Vec<Writer>,
+    events: Vec<Event>,
     reads: AtomicU64,
     /// Reads that failed while something was broken.
     failed_reads: AtomicU64,
@@ -76,6 +77,7 @@ impl Soak {
             mount,
             rng: StdRng::seed_from_u64(seed),
             writers,
+            events: Vec::new(),
             reads: AtomicU64::new(0),
             failed_reads: AtomicU64::new(0),
         }
@@ -85,17 +87,24 @@ impl Soak {
         format!("{}/soak", hdfs.url())
     }
 
+    /// Each event once, in any order, then again.
+    fn event(&mut self) -> Event {
+        if self.events.is_empty() {
+            self.events = vec![
+                Event::Nothing,
+                Event::KillMount,
+                Event::KillMount,
+                Event::KillDataNode,
+                Event::FreezeDataNode,
+                Event::KillNameNode,
+            ];
+            self.events.shuffle(&mut self.rng);
+        }
+        self.events.pop().unwrap()
+    }
+
     fn round(&mut self) -> Event {
-        let event = *[
-            Event::Nothing,
-            Event::KillMount,
-            Event::KillMount,
-            Event::KillDataNode,
-            Event::FreezeDataNode,
-            Event::KillNameNode,
-        ]
-        .choose(&mut self.rng)
-        .unwrap();
+        let event = self.event();
         let life = Duration::from_millis(self.rng.random_range(2000..8000));
         let victim = self.rng.random_range(0..self.hdfs.datanodes());
         let stop = AtomicBool::new(false);

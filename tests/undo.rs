@@ -178,6 +178,26 @@ async fn when_the_budget_took_it_it_says_so() {
     assert!(t.read("d/small").await.is_some());
 }
 
+/// An engine had deleted files in the directory long before: nobody misses them.
+#[tokio::test(start_paused = true)]
+async fn what_went_long_before_its_directory_does_not_stand_in_the_way() {
+    let cluster = MemoryCluster::new(11);
+    let t = Tree::open(&store(&cluster), config()).await;
+    t.write("d/old", &tree::content(1, 30_000)).await;
+    t.write("other", &tree::content(2, 30_000)).await;
+    pass(3).await;
+    t.remove("d/old").await;
+    pass(80).await;
+    t.write("d/new", &tree::content(3, 30_000)).await;
+    t.remove_all("d").await;
+    let list = t.list(None);
+    assert_eq!((&list[0].lost, list[0].files), (&None, 2), "{list:?}");
+    assert!(list[0].seconds_left > 50.0, "{list:?}");
+    let done = t.undelete(at("d")).await.unwrap();
+    assert_eq!((done.files, done.lost), (1, 1));
+    assert_eq!(t.read("d/new").await.unwrap(), tree::content(3, 30_000));
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_was_replaced_comes_back_beside_what_replaced_it() {
     let cluster = MemoryCluster::new(4);

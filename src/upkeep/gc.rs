@@ -136,6 +136,10 @@ impl Gc {
                 seen.insert(s.row.name, known.unwrap_or(new));
             }
         });
+        if self.live.is_empty() {
+            // After a mount: what waits may have been in use just before.
+            live += seen.values().map(|u: &Unreferenced| u.size).sum::<u64>();
+        }
         self.waiting = seen;
         self.note_live(live, options.grace);
     }

@@ -1,7 +1,7 @@
 //! The list of what was deleted.
 
 use super::graveyard::Graveyard;
-use super::{age, reason, trimmed};
+use super::{age, is_older, reason, trimmed};
 use crate::admin::text;
 use crate::base::Result;
 use crate::format::Attr;
@@ -84,6 +84,9 @@ fn line(volume: &Volume, yard: &Graveyard<'_>, n: usize, path: &[u8]) -> Deleted
         if !Graveyard::is_dir(item) {
             found.files += 1;
             found.size += item.attr.map_or(0, |a| a.size);
+        }
+        if is_older(volume, &yard.items[n], item) {
+            continue;
         }
         let left = grace.saturating_sub(age(item, now)).as_secs_f64();
         found.seconds_left = found.seconds_left.min(left);

@@ -26,6 +26,13 @@ fn age(item: &Deleted, now: Timestamp) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
 }
 
+/// Whether something in a tree went so much earlier than the tree that its grace is over and that of
+/// the tree is not: an engine deletes files all the time, and these nobody misses.
+fn is_older(volume: &Volume, top: &Deleted, item: &Deleted) -> bool {
+    let (grace, now) = (volume.config().gc_grace, volume.now());
+    age(item, now) >= grace && age(top, now) < grace
+}
+
 /// Why something is not there any more.
 fn reason(volume: &Volume, item: &Deleted, damage: &str) -> String {
     let config = volume.config();

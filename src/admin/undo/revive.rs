@@ -1,7 +1,7 @@
 //! Bringing back.
 
 use super::graveyard::Graveyard;
-use super::{reason, trimmed};
+use super::{is_older, reason, trimmed};
 use crate::admin::text;
 use crate::base::{Error, ErrorKind, Ino, Result, Timestamp};
 use crate::format::{Attr, Row};
@@ -17,7 +17,7 @@ pub struct UndeleteOptions {
     /// Where to; None: where it was.
     pub to: Option<String>,
     /// `path` is a directory that exists: bring back what was deleted in it. What has the name of
-    /// something that exists is left out.
+    /// something that exists, and what is not whole any more, is left out.
     pub into: bool,
     /// Bring back what is whole, and leave out what is not.
     pub partial: bool,
@@ -29,7 +29,7 @@ pub struct Undeleted {
     pub files: u64,
     pub directories: u64,
     pub bytes: u64,
-    /// Names that are not whole any more.
+    /// Names that are not whole any more and were left out.
     pub lost: u64,
     /// Names that exist.
     pub exist: u64,
@@ -136,7 +136,8 @@ impl<'a> Plan<'a> {
         for (n, parent) in &tree {
             let item = &yard.items[*n];
             if let Some(damage) = yard.damage(item) {
-                if !options.partial {
+                let older = options.into || is_older(volume, &yard.items[top], item);
+                if !options.partial && !older {
                     return Err(lost(volume, yard, item, &damage, tree.len()));
                 }
                 self.done.lost += 1;
