@@ -50,7 +50,8 @@ impl Why {
 
 /// At which size new segments are sealed, if that is below the configured one.
 pub fn segment_size(live: u64, options: &CompactOptions) -> u64 {
-    (live / SEGMENTS).max(options.smallest_segment)
+    let size = (live / SEGMENTS).max(options.smallest_segment);
+    size.min(options.largest_segment)
 }
 
 /// Chooses what to empty: the emptiest first, which frees most for what it costs, until the
@@ -177,6 +178,7 @@ mod tests {
             target,
             rate: 0,
             smallest_segment: SMALLEST_SEGMENT,
+            largest_segment: 256 << 20,
         }
     }
 
@@ -209,6 +211,21 @@ mod tests {
         let oldest = 2 << 30;
         index.apply(&Row::Snapshots { oldest }).unwrap();
         assert_eq!(names(&plan(&index, &options(1.2))), [lane(1)]);
+    }
+
+    /// Where live bytes / 128 passed the size that segments can have, all of them were small, and so
+    /// was what they were merged into: compaction never ended.
+    #[test]
+    fn segments_of_the_largest_size_are_not_small() {
+        let mut index = Index::new();
+        for n in 0..20 {
+            add(&mut index, n, StreamId(1), 64 * KIB, 64 * KIB);
+        }
+        let options = CompactOptions {
+            largest_segment: 64 * KIB,
+            ..options(1.5)
+        };
+        assert_eq!(plan(&index, &options), []);
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub struct CompactOptions {
     pub rate: u64,
     /// Segments are not made smaller than this, however little is live.
     pub smallest_segment: u64,
+    /// Segments are not made larger, however much is live.
+    pub largest_segment: u64,
 }
 
 /// Bytes copied between two commits.

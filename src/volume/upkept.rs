@@ -162,6 +162,7 @@ pub fn duty_options(config: &Config) -> DutyOptions {
             target: config.compact_target,
             rate: config.compact_rate,
             smallest_segment: SMALLEST_SEGMENT,
+            largest_segment: config.segment_size,
         },
         orphan_age: config.orphan_age,
         snapshot_bytes: config.snapshot_bytes,

@@ -3,11 +3,12 @@
 use bytes::Bytes;
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
+use stowfs::admin::{DeletedLine, UndeleteOptions, Undeleted, deleted, undelete};
 use stowfs::base::config::Config;
-use stowfs::base::{Clock, Ino, Timestamp};
+use stowfs::base::{Clock, Error, Ino, Timestamp};
 use stowfs::format::Attr;
 use stowfs::fs::{Caller, Fs, FsOptions, SetAttr, WriteMode};
-use stowfs::index::FIRST_COOKIE;
+use stowfs::index::{FIRST_COOKIE, Index};
 use stowfs::store::Store;
 use stowfs::volume::{OpenOptions, Volume};
 
@@ -197,5 +198,31 @@ impl Tree {
 
     pub fn let_go(&self, ino: Ino) {
         self.0.forget(ino, 1);
+    }
+}
+
+pub fn at(path: &str) -> UndeleteOptions {
+    UndeleteOptions {
+        path: path.into(),
+        ..UndeleteOptions::default()
+    }
+}
+
+impl Tree {
+    pub fn list(&self, path: Option<&str>) -> Vec<DeletedLine> {
+        deleted(self.volume(), path).expect("a list").deleted
+    }
+
+    pub async fn undelete(&self, options: UndeleteOptions) -> Result<Undeleted, Error> {
+        undelete(self.volume(), &options).await
+    }
+
+    pub async fn refused(&self, options: UndeleteOptions) -> String {
+        let done = self.undelete(options).await;
+        done.expect_err("it must be refused").to_string()
+    }
+
+    pub fn is_sound(&self) {
+        assert_eq!(self.volume().read(Index::check), Vec::<String>::new());
     }
 }
