@@ -171,10 +171,12 @@ async fn what_is_deleted_or_moved_meanwhile_is_no_damage() {
 async fn in_the_background_all_is_read_once_in_its_time() {
     let cluster = MemoryCluster::new(5);
     let scrub_every = Some(Duration::from_secs(3600));
+    let compact_target = 100.0; // what is there stays
     let t = open(
         &cluster,
         Config {
             scrub_every,
+            compact_target,
             ..config()
         },
     )

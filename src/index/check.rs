@@ -4,7 +4,7 @@ use super::inode::Inode;
 use super::usage::UsageTable;
 use super::{Index, Live};
 use crate::base::{Ino, Pos, StreamId};
-use crate::format::{Extent, SegmentState};
+use crate::format::{Extent, ForeignState, SegmentState};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// More problems than this help nobody.
@@ -129,8 +129,9 @@ impl Index {
 
     /// Why the bytes of an extent cannot be relied upon to be there.
     pub(super) fn misplaced(&self, e: &Extent) -> Option<&'static str> {
-        match (e.frame, self.foreign(e.stream)) {
-            (0, Some(f)) if e.start() + e.len as u64 <= f.len => None,
+        match (e.frame, self.foreign_use(e.stream)) {
+            (0, Some(f)) if f.hold.state != ForeignState::Held => Some("in a condemned plain file"),
+            (0, Some(f)) if e.start() + e.len as u64 <= f.row.len => None,
             (0, Some(_)) => Some("past the end of its foreign file"),
             (0, None) => Some("in a foreign file that is not known"),
             _ => match self.segment_at(e.stream, e.pos).map(|u| &u.row) {

@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Foreign {
     pub row: ForeignRow,
     pub hold: ForeignHold,
+    /// How often something began to refer to it again, as undelete does: whoever waits for its end
+    /// must begin anew.
+    pub begun: u32,
 }
 
 #[derive(Default)]
@@ -87,10 +90,15 @@ impl Index {
     pub(super) fn put_foreign(&mut self, row: &ForeignRow) {
         self.use_stream(row.stream);
         let stream = row.stream;
-        let known = self.foreign.all.remove(&stream).map(|f| f.hold);
-        let hold = known.unwrap_or_else(|| ForeignHold::of(stream));
+        let known = self.foreign.all.remove(&stream);
+        let (hold, begun) = match known {
+            Some(f) => (f.hold, f.begun),
+            None => (ForeignHold::of(stream), 0),
+        };
         let row = row.clone();
-        self.foreign.all.insert(stream, Foreign { row, hold });
+        self.foreign
+            .all
+            .insert(stream, Foreign { row, hold, begun });
         self.sort_foreign(stream);
     }
 
@@ -127,6 +135,12 @@ impl Index {
             && self
                 .foreign_use(stream)
                 .is_some_and(|f| !self.is_referenced(f));
+        if held && !idle && self.foreign.idle.contains(&stream) {
+            let foreign = self.foreign.all.get_mut(&stream);
+            foreign
+                .into_iter()
+                .for_each(|f| f.begun = f.begun.wrapping_add(1));
+        }
         put_if(&mut self.foreign.idle, stream, idle);
         let condemned = state == Some(ForeignState::Condemned);
         put_if(&mut self.foreign.condemned, stream, condemned);

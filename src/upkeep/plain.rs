@@ -26,6 +26,8 @@ const BATCH: usize = 4096;
 struct Idle {
     since: Instant,
     pos: Pos,
+    /// `Foreign::begun`: another number means that it was in use again meanwhile.
+    begun: u32,
 }
 
 /// What is remembered between passes. Losing it costs a further grace period.
@@ -59,7 +61,7 @@ impl PlainGc {
         self.note(root);
         let due = self.due(root, options).await?;
         for some in due.chunks(BATCH) {
-            let pos = root.commit(&mut |index| condemn(index, some))?;
+            let pos = root.commit(&mut |index| condemn(index, some, &self.waiting))?;
             root.durable(pos).await?;
         }
         delete_condemned(root, deletion).await
@@ -68,12 +70,14 @@ impl PlainGc {
     fn note(&mut self, root: &dyn Root) {
         let mut seen = BTreeMap::new();
         root.view(&mut |index| {
-            let new = Idle {
-                since: Instant::now(),
-                pos: root.log_end(),
-            };
             for foreign in index.idle_foreign() {
+                let new = Idle {
+                    since: Instant::now(),
+                    pos: root.log_end(),
+                    begun: foreign.begun,
+                };
                 let known = self.waiting.get(&foreign.row.stream).copied();
+                let known = known.filter(|idle| idle.begun == foreign.begun);
                 seen.insert(foreign.row.stream, known.unwrap_or(new));
             }
         });
@@ -144,11 +148,16 @@ fn hold(foreign: &Foreign, state: ForeignState) -> Row {
     })
 }
 
-/// The rows that condemn those of `due` that nothing refers to even now.
-fn condemn(index: &Index, due: &[StreamId]) -> Vec<Row> {
+/// The rows that condemn those of `due` that nothing refers to even now, nor did meanwhile.
+fn condemn(index: &Index, due: &[StreamId], waiting: &BTreeMap<StreamId, Idle>) -> Vec<Row> {
     let still = due.iter().filter(|stream| index.is_idle_foreign(**stream));
     still
         .filter_map(|stream| index.foreign_use(*stream))
+        .filter(|f| {
+            waiting
+                .get(&f.row.stream)
+                .is_some_and(|idle| idle.begun == f.begun)
+        })
         .map(|foreign| hold(foreign, ForeignState::Condemned))
         .collect()
 }
