@@ -351,6 +351,7 @@ async fn packing_moves_the_bytes_and_the_plain_files_go() {
         target: 1.5,
         rate: 4000,
         smallest_segment: 4 << 20,
+        largest_segment: u64::MAX,
     };
     let begun = tokio::time::Instant::now();
     let one = pack(&**w.volume(), b"job/chk-1", &options, &mut |_| ())
