@@ -282,6 +282,7 @@ async fn work(volume: &Arc<Volume>, model: &Mutex<Model>, outside: &mut Outside,
                     target: 1.2,
                     rate: 0,
                     smallest_segment: 4 << 20,
+                    largest_segment: u64::MAX,
                 };
                 if pack(&**volume, b"", &options, &mut |_| ()).await.is_err() {
                     return;
