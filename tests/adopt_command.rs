@@ -154,7 +154,6 @@ fn a_file_that_is_being_written_is_named_and_nothing_is_done() {
         .open(plain.at("job/open"))
         .unwrap();
     writer.write_all(b"half").unwrap();
-    age(&plain.at("job/open"));
     let output = plain.run(&["adopt", &plain.url()]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(

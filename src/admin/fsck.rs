@@ -9,7 +9,7 @@ use super::survey::{Found, Survey, identify, survey};
 use super::text;
 use crate::base::{Epoch, Error, ErrorKind, Ino, Result, SegmentName, StreamId};
 use crate::format::segment::HEADER_LEN;
-use crate::format::{Extent, Origin, Row, SegmentRow, SegmentState};
+use crate::format::{Extent, ForeignRow, Origin, Row, SegmentRow, SegmentState};
 use crate::index::Index;
 use crate::log;
 use crate::segment::{self, FORMAT_FILE, META_DIR, OWNER_DIR};
@@ -18,11 +18,15 @@ use crate::upkeep::orphans::{Listing, Scope, TEMPORARY};
 use crate::volume::root::{RootFormat, read_format};
 use crate::volume::{self, owner};
 use futures::StreamExt;
+use futures::future::try_join_all;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Orphans that a note names.
 const NAMED: usize = 5;
+
+/// Plain files that are looked at at the same time.
+const LOOKS_AT_ONCE: usize = 16;
 
 #[derive(Clone, Debug)]
 pub struct FsckOptions {
@@ -340,28 +344,41 @@ async fn check_foreign(
     index: &Index,
     report: &mut Report,
 ) -> Result<()> {
-    for (stream, inos) in std::mem::take(&mut wanted.foreign) {
-        let Some(foreign) = index.foreign(stream) else {
-            continue; // `Index::check` has said so
-        };
-        let path = segment::utf8(&foreign.path)?;
-        let what = match store.stat(path).await {
-            Ok(info) if info.len != foreign.len => {
-                format!("it has {} bytes instead of {}", info.len, foreign.len)
-            }
-            Ok(info) if info.mtime != foreign.mtime => {
-                "it was changed after it was taken in".into()
-            }
-            Ok(_) => continue,
-            Err(e) if e.is(ErrorKind::NotFound) => "it is missing".into(),
-            Err(e) => return Err(e.context(format_args!("looking at {path}"))),
-        };
-        report.problems.extend(inos.into_iter().map(|ino| Problem {
-            path: path.to_string(),
-            offset: None,
-            file: Some(label(index, ino)),
-            what: format!("a plain file from before stowfs: {what}"),
-        }));
+    let foreign: Vec<_> = std::mem::take(&mut wanted.foreign).into_iter().collect();
+    for some in foreign.chunks(LOOKS_AT_ONCE) {
+        let jobs = some
+            .iter()
+            .filter_map(|(stream, inos)| Some((index.foreign(*stream)?, inos)))
+            .map(|(foreign, inos)| async move {
+                Ok::<_, Error>((foreign, inos, changed(store, foreign).await?))
+            });
+        for (foreign, inos, what) in try_join_all(jobs).await? {
+            let Some(what) = what else { continue };
+            let path = text(&foreign.path);
+            report.problems.extend(inos.iter().map(|ino| Problem {
+                path: path.clone(),
+                offset: None,
+                file: Some(label(index, *ino)),
+                what: format!("a plain file from before stowfs: {what}"),
+            }));
+        }
     }
     Ok(())
+}
+
+/// What is wrong with a plain file.
+async fn changed(store: &dyn Store, foreign: &ForeignRow) -> Result<Option<String>> {
+    let path = segment::utf8(&foreign.path)?;
+    Ok(match store.stat(path).await {
+        Ok(info) if info.len != foreign.len => Some(format!(
+            "it has {} bytes instead of {}",
+            info.len, foreign.len
+        )),
+        Ok(info) if info.mtime != foreign.mtime => {
+            Some("it was changed after it was taken in".into())
+        }
+        Ok(_) => None,
+        Err(e) if e.is(ErrorKind::NotFound) => Some("it is missing".into()),
+        Err(e) => return Err(e.context(format_args!("looking at {path}"))),
+    })
 }

@@ -181,6 +181,10 @@ fn told_gc(done: &Collected) -> String {
         size(done.deleted_bytes),
         done.orphans
     );
+    if done.plain_files > 0 {
+        let (n, bytes) = (done.plain_files, size(done.plain_bytes));
+        let _ = write!(text, " {n} plain files ({bytes}) were not needed any more.");
+    }
     if done.waiting_segments > 0 {
         let waiting = size(done.waiting_bytes);
         let n = done.waiting_segments;

@@ -75,12 +75,18 @@ impl Duty {
                 break;
             }
         }
+        let removed = {
+            let mut plain = self.plain.lock().await;
+            plain.pass(root, &options, &self.deletion).await?
+        };
         let left = condemned(root);
         // What was condemned in this pass waits no longer.
         Ok(Collected {
             deleted_segments: total.segments.saturating_sub(left.segments),
             deleted_bytes: total.bytes.saturating_sub(left.bytes),
             orphans,
+            plain_files: removed.files,
+            plain_bytes: removed.bytes,
             waiting_segments: waiting.segments,
             waiting_bytes: waiting.bytes,
             space: space(root),

@@ -67,6 +67,11 @@ pub struct Collected {
     pub deleted_segments: u64,
     pub deleted_bytes: u64,
     pub orphans: u64,
+    /// Plain files from before stowfs that nothing referred to.
+    #[serde(default)]
+    pub plain_files: u64,
+    #[serde(default)]
+    pub plain_bytes: u64,
     /// Unreferenced segments that wait for the end of their grace.
     pub waiting_segments: u64,
     pub waiting_bytes: u64,

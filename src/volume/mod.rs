@@ -291,6 +291,8 @@ impl Volume {
 
     /// Whether the plain files that a file still has bytes in are what they were. Asks the store.
     pub async fn check_plain_files(&self, ino: Ino) -> Result<()> {
+        // What is packed meanwhile stays until it was looked at.
+        let _reading = self.reading();
         let mut streams = self.read(|index| index.foreign_of(ino));
         streams.dedup();
         for stream in streams {

@@ -71,6 +71,8 @@ macro_rules! cases {
 
 const CASES: &[(&str, Case)] = cases! {
     create_has_one_winner
+    a_writer_shows_while_it_has_the_file_open
+    attributes_can_be_set
     create_refuses_what_exists
     create_never_makes_a_parent
     appended_bytes_read_back

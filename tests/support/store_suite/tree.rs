@@ -174,3 +174,40 @@ pub(super) async fn the_root_is_a_directory(s: Stage) {
     assert!(s.names("").await.contains(&"t".to_string()));
     assert!(s.store.open("").await.is_err());
 }
+
+/// Asking must change nothing: neither the file nor what its writer may do.
+pub(super) async fn a_writer_shows_while_it_has_the_file_open(s: Stage) {
+    let closed = s.file("closed lease", b"content").await;
+    let before = s.other.stat(&closed).await.unwrap();
+    assert!(!s.other.is_open(&closed).await.unwrap());
+    assert_eq!(s.other.stat(&closed).await.unwrap(), before);
+    let (open, mut writer) = s.create("open").await;
+    for n in 1..=2 {
+        writer.append("more".into()).await.unwrap();
+        writer.sync().await.unwrap();
+        assert!(s.other.is_open(&open).await.unwrap(), "after sync {n}");
+        assert!(s.store.is_open(&open).await.unwrap(), "its own client");
+    }
+    writer.close().await.unwrap();
+    assert!(!s.other.is_open(&open).await.unwrap());
+    assert_eq!(s.read(&open).await, "moremore");
+    refused(s.other.is_open(&s.at("no")).await, ErrorKind::NotFound);
+    assert_eq!(s.names(&s.dir).await, ["closed lease", "open"]);
+}
+
+pub(super) async fn attributes_can_be_set(s: Stage) {
+    let file = s.file("f", b"content").await;
+    let dir = s.at("d");
+    s.store.mkdir(&dir).await.unwrap();
+    let time = 1_600_000_000_123_000_000;
+    for (path, mode) in [(&file, 0o640), (&dir, 0o755)] {
+        s.store.set_attr(path, mode, time).await.unwrap();
+        let info = s.other.stat(path).await.unwrap();
+        assert_eq!((info.mode & 0o777, info.mtime), (mode, time), "{path}");
+    }
+    assert_eq!(s.read(&file).await, "content");
+    refused(
+        s.store.set_attr(&s.at("no"), 0o600, time).await,
+        ErrorKind::NotFound,
+    );
+}
