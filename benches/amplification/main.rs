@@ -23,8 +23,8 @@ cargo bench --bench amplification -- [OPTION]…
   --targets LIST   values of compact_target [default: 1.2,1.3,1.4,1.5]
   --scale N        the real volume is run with all sizes divided by N [default: 16]
   --keep N         gc_keep of the real volume [default: 0.1]
-  --grace SECONDS  gc_grace [default: 60]
-  --every SECONDS  upkeep_every [default: 1]
+  --grace SECONDS  gc_grace [default: 600]
+  --every SECONDS  upkeep_every [default: 0.5]
   --segment BYTES  segments are not made smaller than this, before scaling [default: 4194304]
   --model-only, --real-only
   --over-time      print the real volume's figures over time, too
@@ -50,8 +50,8 @@ fn args() -> Result<Args, String> {
         settings: real::Settings {
             target: 0.0,
             keep: 0.1,
-            grace: Duration::from_secs(60),
-            every: Duration::from_secs(1),
+            grace: Duration::from_secs(600),
+            every: Duration::from_millis(500),
             scale: 16,
         },
         segment: 4 << 20,

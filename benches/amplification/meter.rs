@@ -120,7 +120,7 @@ impl Store for Metered {
         self.meter.call();
         self.inner.rename(from, to).await?;
         let mut files = self.meter.files.lock();
-        if let Some(len) = files.remove(&from.to_string()) {
+        if let Some(len) = files.remove(from) {
             files.insert(to.to_string(), len);
         }
         Ok(())
@@ -129,8 +129,17 @@ impl Store for Metered {
     async fn delete(&self, path: &StorePath) -> Result<()> {
         self.meter.call();
         self.inner.delete(path).await?;
-        self.meter.files.lock().remove(&path.to_string());
+        self.meter.files.lock().remove(path);
         Ok(())
+    }
+
+    async fn is_open(&self, path: &StorePath) -> Result<bool> {
+        self.inner.is_open(path).await
+    }
+
+    async fn set_attr(&self, path: &StorePath, mode: u32, mtime: Timestamp) -> Result<()> {
+        self.meter.call();
+        self.inner.set_attr(path, mode, mtime).await
     }
 
     async fn recover(&self, path: &StorePath) -> Result<()> {
@@ -149,7 +158,7 @@ impl Store for Metered {
     async fn put(&self, path: &StorePath, content: Bytes) -> Result<()> {
         self.meter.call();
         self.inner.put(path, content.clone()).await?;
-        self.meter.append(&path.to_string(), content.len() as u64);
+        self.meter.append(path, content.len() as u64);
         Ok(())
     }
 }

@@ -107,9 +107,9 @@ options! {
     /// Where messages go. [default: standard error; with --daemon a file in the run-dir]
     log_file: Option<PathBuf> = None;
     /// How long a segment that nothing refers to any more is kept before it is deleted.
-    gc_grace: Duration = Duration::from_secs(60);
+    gc_grace: Duration = Duration::from_secs(10 * 60);
     /// Unreferenced segments may take this share of the live bytes while they wait for gc-grace; above it the oldest go at once.
-    gc_keep: f64 = 0.2;
+    gc_keep: f64 = 0.1;
     /// Memory for remembering what was deleted, so that `stowfs undelete` can bring it back; 0: none.
     undo_memory: u64 = 16 * MIB;
     /// Segments deleted per second, at most.
@@ -119,13 +119,13 @@ options! {
     /// Files on the store that no index knows (of writers that died) are deleted when they are older than this.
     orphan_age: Duration = Duration::from_secs(3600);
     /// Bytes in segments per live byte above which compaction begins.
-    compact_target: f64 = 1.5;
+    compact_target: f64 = 1.4;
     /// Bytes that compaction copies per second; 0: as fast as it goes.
     compact_rate: u64 = 32 * MIB;
     /// Growth of the log after which a snapshot of the index is taken. A small root takes them sooner: what the log holds cannot be compacted before.
     snapshot_bytes: u64 = 64 * MIB;
     /// How often upkeep (snapshots, compaction, garbage collection) looks for work.
-    upkeep_every: Duration = Duration::from_secs(2);
+    upkeep_every: Duration = Duration::from_millis(500);
     /// Every segment is read again in this time to check its checksums; 0: only by `stowfs scrub`. [default: 30days on a local store; 0 on HDFS, whose DataNodes do it]
     scrub_every: Option<Duration> = None;
     /// Bytes that scrub reads per second, at most; 0: as fast as it goes.
