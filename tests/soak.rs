@@ -42,6 +42,7 @@ const OPTIONS: &[&str] = &[
     "--upkeep-every=500ms",
     "--idle-seal=2s",
     "--scrub-every=1m",
+    "--orphan-age=5s",
 ];
 
 #[derive(Clone, Copy, Debug)]
@@ -292,6 +293,9 @@ fn everything_at_once() {
     assert!(scrub.status.success(), "{}", text(&scrub));
     println!("{}", text(&scrub).trim());
     soak.undo();
+    let gc = soak.command("gc", &[]);
+    assert!(gc.status.success(), "{}", text(&gc));
+    println!("{}", text(&gc).trim());
     assert_eq!(soak.mount.umount().code(), Some(0), "{}", soak.mount.log());
     soak.nothing_is_left_open();
 

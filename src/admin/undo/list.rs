@@ -81,12 +81,12 @@ fn line(volume: &Volume, yard: &Graveyard<'_>, n: usize, path: &[u8]) -> Deleted
     let tree = yard.tree(n);
     for (at, _) in &tree {
         let item = &yard.items[*at];
+        if is_older(volume, &yard.items[n], item) {
+            continue;
+        }
         if !Graveyard::is_dir(item) {
             found.files += 1;
             found.size += item.attr.map_or(0, |a| a.size);
-        }
-        if is_older(volume, &yard.items[n], item) {
-            continue;
         }
         let left = grace.saturating_sub(age(item, now)).as_secs_f64();
         found.seconds_left = found.seconds_left.min(left);

@@ -31,6 +31,8 @@ pub struct Undeleted {
     pub bytes: u64,
     /// Names that are not whole any more and were left out.
     pub lost: u64,
+    /// Names that went from a directory long before it, and were left out.
+    pub older: u64,
     /// Names that exist.
     pub exist: u64,
 }
@@ -135,9 +137,14 @@ impl<'a> Plan<'a> {
         let mut placed: Vec<Option<usize>> = Vec::with_capacity(tree.len());
         for (n, parent) in &tree {
             let item = &yard.items[*n];
+            let orphaned = parent.is_some_and(|p| placed[p].is_none());
+            if orphaned || is_older(volume, &yard.items[top], item) {
+                self.done.older += 1;
+                placed.push(None);
+                continue;
+            }
             if let Some(damage) = yard.damage(item) {
-                let older = options.into || is_older(volume, &yard.items[top], item);
-                if !options.partial && !older {
+                if !options.partial && !options.into {
                     return Err(lost(volume, yard, item, &damage, tree.len()));
                 }
                 self.done.lost += 1;
@@ -371,6 +378,9 @@ impl fmt::Display for Undeleted {
         )?;
         if self.lost > 0 {
             write!(f, "; {} names are not whole any more", self.lost)?;
+        }
+        if self.older > 0 {
+            write!(f, "; {} names had gone long before", self.older)?;
         }
         if self.exist > 0 {
             write!(f, "; {} names exist and were left alone", self.exist)?;
