@@ -11,7 +11,7 @@
 mod config;
 mod jmx;
 
-pub use jmx::RpcCounts;
+pub use jmx::{Namespace, RpcCounts};
 
 use super::daemon::Daemon;
 use super::fetch;
@@ -221,6 +221,27 @@ impl Hdfs {
         let datanodes = self.layout.datanodes.iter();
         let removed = datanodes.filter_map(|[_, http, _]| jmx::blocks_removed(*http).ok());
         removed.sum()
+    }
+
+    /// All calls to the NameNodes since they started, also those of DataNodes, heartbeats apart. The
+    /// counters lag up to a second.
+    pub fn all_calls(&self) -> RpcCounts {
+        let mut sum = RpcCounts::default();
+        for nn in &self.layout.namenodes {
+            for port in [nn.rpc, nn.service_rpc] {
+                if let Ok(counts) = jmx::rpc_counts(nn.http, port) {
+                    sum.add(&counts);
+                }
+            }
+        }
+        sum.0.remove("SendHeartbeat");
+        sum
+    }
+
+    /// What the active NameNode holds.
+    pub fn namespace(&self) -> Namespace {
+        let active = self.active().expect("an active NameNode");
+        jmx::namespace(self.layout.namenodes[active].http).expect("the NameNode's JMX")
     }
 
     /// Undoes whatever a test did: starts what was killed, thaws what was frozen, and waits.

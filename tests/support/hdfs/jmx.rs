@@ -10,6 +10,14 @@ pub struct FsState {
     pub live_datanodes: usize,
 }
 
+/// The size of a namespace, and how many transactions its edit log has had.
+#[derive(Clone, Copy, Debug)]
+pub struct Namespace {
+    pub files: u64,
+    pub blocks: u64,
+    pub transactions: u64,
+}
+
 /// How often clients called each NameNode method, by its name in JMX (`Create`, `AddBlock`, …).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RpcCounts(pub BTreeMap<String, u64>);
@@ -61,6 +69,16 @@ pub fn fs_state(http: u16) -> Result<FsState, String> {
     Ok(FsState {
         operational: bean["FSState"] == "Operational",
         live_datanodes: bean["NumLiveDataNodes"].as_u64().unwrap_or(0) as usize,
+    })
+}
+
+pub fn namespace(http: u16) -> Result<Namespace, String> {
+    let bean = bean(http, "Hadoop:service=NameNode,name=FSNamesystem")?;
+    let number = |key: &str| bean[key].as_u64().ok_or(format!("no {key}"));
+    Ok(Namespace {
+        files: number("FilesTotal")?,
+        blocks: number("BlocksTotal")?,
+        transactions: number("LastWrittenTransactionId")?,
     })
 }
 
