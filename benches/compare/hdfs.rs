@@ -55,10 +55,12 @@ fn settle(hdfs: &Hdfs) {
         calls
     };
     let begun = Instant::now();
-    let (mut last, mut since) = (calls(), Instant::now());
+    let first = calls();
+    let (mut last, mut since) = (first.clone(), Instant::now());
     while since.elapsed() < QUIET {
         if begun.elapsed() > Duration::from_secs(90) {
-            println!("  the NameNode is still asked after 90 s");
+            let still = calls().since(&first);
+            println!("  the NameNode is still asked after 90 s: {still:?}");
             return;
         }
         std::thread::sleep(Duration::from_millis(500));
