@@ -28,7 +28,9 @@ impl Goal {
         match self {
             Goal::RatioAtLeast(x) => row.ratio().map(|r| r / x),
             Goal::RatioAtMost(x) => row.ratio().map(|r| x / r.max(1e-9)),
-            Goal::AtMost(x) => Some(x / row.stowfs.max(1e-9)),
+            // None of something is wanted and met.
+            Goal::AtMost(x) if row.stowfs <= x => Some((x / row.stowfs.max(1e-9)).max(1.0)),
+            Goal::AtMost(x) => Some(x / row.stowfs),
         }
     }
 }
