@@ -64,6 +64,8 @@ pub(super) struct Compaction {
 struct Snapshots {
     last: Pos,
     size: u64,
+    /// Whether those that are too old are gone. A crash may have come between.
+    trimmed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +91,7 @@ impl Duty {
             snapshots: Mutex::new(Snapshots {
                 last: last_snapshot,
                 size: 0,
+                trimmed: false,
             }),
             options,
         }
@@ -160,12 +163,16 @@ impl Duty {
 
     async fn snapshot(&self, root: &dyn Root) -> Result<()> {
         let mut snapshots = self.snapshots.lock().await;
-        if !self.is_snapshot_due(root, &snapshots) {
-            return Ok(());
+        if self.is_snapshot_due(root, &snapshots) {
+            (snapshots.last, snapshots.size) = snapshot::take(root).await?;
+            debug!("snapshot at {}, {} bytes", snapshots.last, snapshots.size);
+            snapshots.trimmed = false;
         }
-        (snapshots.last, snapshots.size) = snapshot::take(root).await?;
-        debug!("snapshot at {}, {} bytes", snapshots.last, snapshots.size);
-        snapshot::trim(root).await
+        if !snapshots.trimmed {
+            snapshot::trim(root).await?;
+            snapshots.trimmed = true;
+        }
+        Ok(())
     }
 
     fn is_snapshot_due(&self, root: &dyn Root, snapshots: &Snapshots) -> bool {

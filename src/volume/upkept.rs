@@ -103,6 +103,11 @@ impl Volume {
         self.staged.forget_file(file);
     }
 
+    /// For tests and statistics: frames in lanes that wait to be committed.
+    pub fn staged_frames(&self) -> usize {
+        self.staged.0.lock().places.len()
+    }
+
     pub(super) fn begin_upkeep(self: &Arc<Volume>, last_snapshot: Pos) {
         if self.read_only.load(Ordering::Relaxed) {
             return;
