@@ -248,6 +248,29 @@ async fn a_hundred_mounts_of_a_local_store_leave_few_files() {
     assert!(files < MANY, "{files}");
 }
 
+/// No copy of a few small files comes down to the target of compaction, so it copied them for ever.
+#[tokio::test(start_paused = true)]
+async fn an_idle_root_of_small_files_is_left_alone() {
+    let cluster = MemoryCluster::new(7);
+    let store: Arc<dyn Store> = cluster.host("a");
+    let mut options = options();
+    options.config.snapshot_bytes = 8 << 10;
+    let volume = Volume::open(store, options).await.unwrap();
+    for i in 0..200 {
+        put(&volume, &format!("f{}", i % 3), 100 + i);
+        sleep(Duration::from_secs(1)).await;
+    }
+    sleep(Duration::from_secs(300)).await;
+    let end = volume.last_pos();
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(
+        volume.last_pos(),
+        end,
+        "nothing happens, so nothing is logged"
+    );
+    volume.shutdown().await.unwrap();
+}
+
 /// 10,000 condemned segments held up snapshots and compaction for 500 s.
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_deletions_is_spread_and_holds_up_nothing() {

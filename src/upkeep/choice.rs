@@ -8,6 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A segment with a larger share of live bytes is not worth copying for the space.
 const FULL: f64 = 0.9;
+/// What a copy takes beside the bytes themselves, about: of a segment its header and footer, of an
+/// extent its frame with the path and its place in the frame table. Without this a root with a few
+/// small files would be copied for ever, as no copy of it comes down to the target.
+const SEGMENT_TAKES: u64 = 512;
+const EXTENT_TAKES: u64 = 192;
 
 /// A segment takes at most one part in so many of the live bytes. Smaller ones are sooner empty by
 /// themselves, and cheaper to empty; larger ones cost fewer calls.
@@ -90,7 +95,10 @@ fn victim(s: &SegmentUse, why: Why) -> Victim {
 }
 
 fn sparse(free: &[&SegmentUse], mut total: u64, live: u64, target: f64) -> Vec<Victim> {
-    let worth = |s: &&&SegmentUse| (s.live.bytes as f64) < FULL * s.row.size as f64;
+    let worth = |s: &&&SegmentUse| {
+        let copy = s.live.bytes + s.live.extents * EXTENT_TAKES + SEGMENT_TAKES;
+        (copy as f64) < FULL * s.row.size as f64
+    };
     let found = free.iter().filter(worth);
     let mut victims: Vec<Victim> = found.map(|s| victim(s, Why::Sparse)).collect();
     victims.sort_by(|a, b| share(a).total_cmp(&share(b)).then(a.name.cmp(&b.name)));
