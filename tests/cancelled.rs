@@ -41,6 +41,8 @@ async fn mount(store: Arc<dyn Store>) -> Arc<Fs> {
         orphan_age: Duration::from_secs(60),
         idle_seal: Duration::from_secs(5),
         upkeep_every: Duration::from_millis(500),
+        // What could be brought back is in snapshots too, and a larger snapshot keeps more of the log.
+        undo_memory: 0,
         ..Config::default()
     };
     let options = OpenOptions {

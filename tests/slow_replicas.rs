@@ -5,7 +5,8 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use stowfs::base::{Config, Error, Ino, SystemClock};
-use stowfs::format::{Attr, DataFrame, Row};
+
+use stowfs::format::{Attr, DataFrame, Row, SegmentState};
 use stowfs::store::faulty::{Fault, Faults, Rule};
 use stowfs::store::memory::MemoryCluster;
 use stowfs::store::{Op, Store};
@@ -91,6 +92,15 @@ async fn with_a_hanging_replica(fault: Fault, op: Op) {
     assert!(took < SECOND / 10, "{took:?}");
     assert_eq!(faults.injected(), 6);
     check(&volume, &["before", "meanwhile", "after"]).await;
+
+    // What was begun in vain and holds nothing was listed as being closed, for as long as the mount lived.
+    tokio::time::sleep(120 * SECOND).await;
+    let unclosed = volume.read(|index| {
+        let sealed = index.segments().map(|s| s.row.clone());
+        let unclosed = sealed.filter(|r| r.state == SegmentState::Sealed && r.size == 0);
+        unclosed.map(|r| r.name).collect::<Vec<_>>()
+    });
+    assert_eq!(unclosed, []);
 
     drop(volume);
     host.crash();

@@ -1,6 +1,5 @@
 //! `stowfs gc` and `stowfs compact`, the built program on a live mount of a local store.
 
-#[allow(dead_code)]
 mod support;
 
 use nix::sys::signal::{Signal, kill};

@@ -444,15 +444,18 @@ pub(super) async fn close_lost(shared: Arc<Shared>, mut row: SegmentRow, path: S
             Err(e) => Err(e),
         };
         match closed {
-            Ok(size) => break size,
-            Err(e) if e.is(ErrorKind::NotFound) => {
-                // It holds nothing, so there is nothing to remember of it.
+            Err(e) if !e.is(ErrorKind::NotFound) => {
+                warn!("closing the lost segment {path}: {e}; trying again");
+            }
+            // Where nothing was written there is nothing to remember. Its file, if there is one, is
+            // an orphan from now on; with a row it would count as still being closed, for ever.
+            Ok(0) | Err(_) => {
                 if row.end == row.base {
                     row.state = SegmentState::Deleted;
                 }
                 break 0;
             }
-            Err(e) => warn!("closing the lost segment {path}: {e}; trying again"),
+            Ok(size) => break size,
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
