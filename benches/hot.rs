@@ -32,9 +32,14 @@ fn frames(c: &mut Criterion) {
             let made = DataFrame::new(Ino(2), 0, payload.clone(), b"a/file".to_vec());
             out.extend(made.encode_head(4096, Epoch(1)));
             out.extend_from_slice(&made.payload);
+            out.extend_from_slice(&made.path);
             black_box(&out);
         });
     });
+    assert!(matches!(
+        frame::parse(&out, 4096, false),
+        frame::Parsed::Frame { .. }
+    ));
     group.bench_function("parse, 64 KiB", |b| {
         b.iter(|| black_box(frame::parse(&out, 4096, false)));
     });
