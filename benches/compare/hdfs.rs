@@ -5,7 +5,7 @@ use crate::peers::{Java, Native};
 use crate::report::{Goal, Report};
 use crate::support::hdfs::{Hdfs, Namespace, RpcCounts};
 use crate::support::mount::Mount;
-use crate::work::{Files, PIECE, Rounds, on_threads};
+use crate::work::{Files, Rounds, on_threads};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -260,11 +260,7 @@ pub fn frozen(_extent: &Extent, report: &mut Report) {
 }
 
 fn write_fails(path: &Path) -> bool {
-    let files = Files {
-        piece: PIECE,
-        ..Files::small(1, 1)
-    };
-    match files.write_one(path, 64 << 10) {
+    match Files::small(1, 1).write_one(path, 64 << 10) {
         Ok(()) => false,
         Err(e) => {
             println!("  {}: {e}", path.display());

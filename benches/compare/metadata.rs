@@ -28,7 +28,9 @@ fn operate(operation: &str, dir: &Path, i: usize) {
     let path = dir.join(name(i));
     match operation {
         "create" => drop(fs::File::create(&path).expect("create")),
-        "stat" => drop(fs::symlink_metadata(&path).expect("stat")),
+        "stat" => {
+            fs::symlink_metadata(&path).expect("stat");
+        }
         "rename" => fs::rename(&path, dir.join(renamed(i))).expect("rename"),
         _ => fs::remove_file(dir.join(renamed(i))).expect("unlink"),
     }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Writes as a stream processor's state backend does.
-pub const PIECE: usize = 20_480;
+const PIECE: usize = 20_480;
 
 /// Files to write: looked up, created, written in pieces, closed.
 #[derive(Clone)]
