@@ -17,7 +17,7 @@ budget() {
     case $1 in
     lib) echo 300 ;;
     durability_hdfs) echo 900 ;;
-    soak) echo 360 ;;
+    soak) echo 900 ;;
     hdfs_* | posix_hdfs | flink*) echo 600 ;;
     crash_* | sim_*) echo 400 ;;
     *) echo 300 ;;

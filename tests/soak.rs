@@ -11,7 +11,7 @@ use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Output;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -252,7 +252,7 @@ fn is_known(path: &str) -> bool {
 }
 
 /// Reads files that others write, rename and remove; their writers compare the contents.
-fn read_anything(root: &PathBuf, n: u64, stop: &AtomicBool, reads: &AtomicU64, failed: &AtomicU64) {
+fn read_anything(root: &Path, n: u64, stop: &AtomicBool, reads: &AtomicU64, failed: &AtomicU64) {
     let mut rng = StdRng::seed_from_u64(n);
     while !stop.load(Ordering::Relaxed) {
         let dir = root.join(format!("writer-{}", rng.random_range(0..WRITERS)));
@@ -272,7 +272,7 @@ fn read_anything(root: &PathBuf, n: u64, stop: &AtomicBool, reads: &AtomicU64, f
 
 #[test]
 fn everything_at_once() {
-    let seconds = load::number("STOWFS_TEST_SOAK").unwrap_or(130);
+    let seconds = load::number("STOWFS_TEST_SOAK").unwrap_or(60);
     let mut soak = Soak::new(load::seed("soak"));
     let begun = Instant::now();
     let mut round = 0;

@@ -5,11 +5,12 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use stowfs::base::config::Config;
-use stowfs::base::{Error, Ino, SystemClock};
+use stowfs::base::{Error, ErrorKind, Ino, SystemClock};
 use stowfs::format::{Attr, DataFrame, Row, SegmentState};
-use stowfs::store::Store;
 use stowfs::store::connect::{ConnectOptions, connect};
+use stowfs::store::faulty::{Fault, Faults, Rule};
 use stowfs::store::memory::MemoryCluster;
+use stowfs::store::{Op, Store};
 use stowfs::volume::{OpenOptions, Volume};
 use tokio::time::{Instant, sleep};
 
@@ -322,4 +323,25 @@ async fn a_storm_of_deletions_is_spread_and_holds_up_nothing() {
     }
     assert!(begun.elapsed() > Duration::from_secs(40));
     assert!(newest() > snapshot, "a snapshot meanwhile");
+}
+
+/// A snapshot that was being written when the NameNode was killed stayed open on HDFS for as long as
+/// the mount lived (found by the soak).
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_was_not_finished_goes_with_the_next() {
+    let (cluster, faults) = (MemoryCluster::new(5), Faults::new(5));
+    let volume = Volume::open(faults.wrap(cluster.host("a")), options())
+        .await
+        .unwrap();
+    let lost = Fault::FailAfter(ErrorKind::TimedOut);
+    faults.add(Rule::new(lost).op(Op::Append).path(".part").times(1));
+    let unfinished = || cluster.tree().iter().any(|p| p.ends_with(".part"));
+    let mut seen = false;
+    for n in 0..200 {
+        put(&volume, &format!("{}", n % 10), 100_000);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        seen |= faults.injected() > 0 && unfinished();
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(seen && !unfinished(), "{:#?}", cluster.tree());
 }

@@ -164,9 +164,9 @@ impl Duty {
     async fn snapshot(&self, root: &dyn Root) -> Result<()> {
         let mut snapshots = self.snapshots.lock().await;
         if self.is_snapshot_due(root, &snapshots) {
+            snapshots.trimmed = false;
             (snapshots.last, snapshots.size) = snapshot::take(root).await?;
             debug!("snapshot at {}, {} bytes", snapshots.last, snapshots.size);
-            snapshots.trimmed = false;
         }
         if !snapshots.trimmed {
             snapshot::trim(root).await?;

@@ -151,9 +151,35 @@ impl Output<'_> {
     }
 }
 
+/// Deletes what this owner began and did not finish, as when the NameNode was away: left alone it
+/// would stay open on HDFS for as long as the mount lives. No snapshot is being written now.
+async fn remove_unfinished(root: &dyn Root) -> Result<()> {
+    let store = root.store();
+    let files = match store.list(SNAPSHOT_DIR).await {
+        Err(e) if e.is(ErrorKind::NotFound) => return Ok(()),
+        listed => listed.context("listing the snapshots")?,
+    };
+    let epoch = root.epoch().to_string();
+    let is_ours = |name: &str| {
+        let mut parts = name.split('.').skip(1);
+        parts.next() == Some(&epoch) && parts.nth(1) == Some("part")
+    };
+    for file in files.iter().filter(|file| is_ours(&file.name)) {
+        let path = format!("{SNAPSHOT_DIR}/{}", file.name);
+        match store.delete(&path).await {
+            Err(e) if !e.is(ErrorKind::NotFound) => {
+                return Err(e.context(format_args!("deleting {path}")));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Deletes all but the newest snapshots. The record that says so is durable first: an owner that
 /// was fenced cannot write it, and so deletes nothing.
 pub async fn trim(root: &dyn Root) -> Result<()> {
+    remove_unfinished(root).await?;
     let found = list_snapshots(&**root.store()).await?;
     let Some(oldest) = found.get(KEPT - 1).copied() else {
         return Ok(());
