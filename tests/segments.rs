@@ -82,6 +82,7 @@ async fn many_remounts_leave_few_segments() {
         segment_size: 8 << 20,
         block_size: 1 << 20,
         small_file: 16 << 10,
+        lasting_file: Some(1 << 10),
         gc_grace: Duration::from_secs(1),
         delete_rate: 1000.0,
         upkeep_every: Duration::from_millis(500),
@@ -248,6 +249,7 @@ fn teachable() -> Config {
         block_size: 4 << 10,
         // The smallest file that is worth a lane has a sixteenth of it.
         small_file: 64 << 10,
+        lasting_file: Some(4 << 10),
         ..Config::default()
     }
 }

@@ -109,6 +109,8 @@ async fn mount(settings: &Settings, meter: &Arc<Meter>) -> Arc<Volume> {
         segment_size: defaults.segment_size / by,
         block_size: defaults.block_size / by,
         small_file: defaults.small_file / by,
+        // As on a local store.
+        lasting_file: Some(defaults.small_file / by / 16),
         snapshot_bytes: defaults.snapshot_bytes / by,
         compact_rate: 0,
         compact_target: settings.target,
@@ -162,7 +164,7 @@ async fn play(trace: &Trace, settings: &Settings) -> Replay {
         user: 0,
         written: 0,
     };
-    let mut options = duty_options(volume.config());
+    let mut options = duty_options(&volume);
     options.every = settings.every;
     options.compact.smallest_segment = trace.smallest_segment;
     let upkeep = tokio::spawn(Arc::new(Duty::new(options, 0)).run(Arc::downgrade(&volume)));

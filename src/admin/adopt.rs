@@ -140,7 +140,7 @@ async fn pack_plain(
     progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Packed> {
     let all = volume.read(|index| plain_bytes(index, path));
-    let options = volume::duty_options(volume.config()).compact;
+    let options = volume::duty_options(volume).compact;
     let mut heard = |copied: Copied| progress(copied.bytes, all);
     let packed = pack(volume, path.as_bytes(), &options, &mut heard)
         .await

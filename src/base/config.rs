@@ -69,6 +69,8 @@ const MIB: u64 = 1 << 20;
 options! {
     /// The most bytes in one segment. A small root gets smaller ones, so that it can be compacted.
     segment_size: u64 = 256 * MIB;
+    /// Segments are not made smaller than this, however small the root. [default: 64MiB on HDFS, where each costs several calls to the NameNode; 4MiB on a local store]
+    smallest_segment: Option<u64> = None;
     /// The HDFS block size of segments. Bytes stay in memory until their block is complete.
     block_size: u64 = 64 * MIB;
     /// The HDFS replication of segments; a sync waits for this many replicas.
@@ -79,6 +81,8 @@ options! {
     cache_size: u64 = 256 * MIB;
     /// A file up to this size is committed with its data in the log; a longer one streams to a lane.
     small_file: u64 = 4 * MIB;
+    /// A new file of at least this size that will probably live long is kept apart from those that will not, for one more sync. [default: half of small-file on HDFS, a sixteenth on a local store]
+    lasting_file: Option<u64> = None;
     /// How long a commit may wait for other files that are being written, to share one sync.
     commit_wait: Duration = Duration::from_millis(2);
     /// Namespace changes (create, unlink, …) are durable after at most this time.
@@ -178,6 +182,9 @@ impl Config {
             4096 * MIB,
         )?;
         range("small_file", self.small_file, 0, 8 * MIB)?;
+        if let Some(smallest) = self.smallest_segment {
+            range("smallest_segment", smallest, 64 * KIB, self.segment_size)?;
+        }
         range(
             "write_buffer",
             self.write_buffer,
@@ -288,19 +295,25 @@ impl OptionValue for Duration {
     }
 }
 
-/// An empty text leaves it to stowfs.
-impl OptionValue for Option<Duration> {
-    const UNIT: &'static str = "TIME";
-    fn parse(text: &str) -> Result<Option<Duration>, String> {
-        match text.is_empty() {
-            true => Ok(None),
-            false => Duration::parse(text).map(Some),
+macro_rules! left_to_stowfs {
+    ($($type:ty),+) => { $(
+        /// An empty text leaves it to stowfs.
+        impl OptionValue for Option<$type> {
+            const UNIT: &'static str = <$type as OptionValue>::UNIT;
+            fn parse(text: &str) -> Result<Option<$type>, String> {
+                match text.is_empty() {
+                    true => Ok(None),
+                    false => <$type as OptionValue>::parse(text).map(Some),
+                }
+            }
+            fn show(&self) -> String {
+                self.as_ref().map(OptionValue::show).unwrap_or_default()
+            }
         }
-    }
-    fn show(&self) -> String {
-        self.as_ref().map(Duration::show).unwrap_or_default()
-    }
+    )+ };
 }
+
+left_to_stowfs!(Duration, u64);
 
 /// An empty text is true: `-o takeover`.
 impl OptionValue for bool {

@@ -9,8 +9,10 @@
 use super::Fs;
 use super::node::{Node, State};
 
-/// A file is worth a sync of its own from this part of `small_file` on.
+/// A file is worth a sync of its own from this part of `small_file` on. On HDFS a sync is a call to the
+/// NameNode, which is dearer than copying.
 const WORTHWHILE: u64 = 16;
+const WORTHWHILE_ON_HDFS: u64 = 2;
 
 impl Fs {
     /// Moves the uncommitted bytes of a new file to the lane of files that last, if it will
@@ -36,11 +38,21 @@ impl Fs {
         }
     }
 
+    fn lasting_file(&self) -> u64 {
+        let config = self.volume.config();
+        let part = match self.volume.is_remote() {
+            true => WORTHWHILE_ON_HDFS,
+            false => WORTHWHILE,
+        };
+        let usual = config.small_file / part;
+        config.lasting_file.unwrap_or(usual).max(1)
+    }
+
     fn belongs_in_lane(&self, node: &Node, state: &State) -> bool {
         let bytes = state.dirty.bytes() as u64;
         let new = state.size == Some(bytes) && !state.has_staged();
         let committed = || self.volume.read(|index| index.attr(node.ino));
-        bytes >= (self.volume.config().small_file / WORTHWHILE).max(1)
+        bytes >= self.lasting_file()
             && new
             && committed().is_some_and(|a| a.size == 0 && a.nlink > 0)
             && self.volume.will_last(bytes)

@@ -5,9 +5,8 @@ use crate::base::config::Config;
 use crate::base::{Epoch, Error, ErrorKind, Ino, Pos, Result, SegmentName, StreamId, Timestamp};
 use crate::format::{DataFrame, Extent, Origin, Row, SegmentRow};
 use crate::index::Index;
-use crate::store::{OpenVisibility, Store};
+use crate::store::Store;
 use crate::upkeep::Root;
-use crate::upkeep::choice::SMALLEST_SEGMENT;
 use crate::upkeep::compact::CompactOptions;
 use crate::upkeep::deletion::DeletionRate;
 use crate::upkeep::duty::{Duty, DutyOptions};
@@ -112,12 +111,12 @@ impl Volume {
         if self.read_only.load(Ordering::Relaxed) {
             return;
         }
-        let duty = Arc::new(Duty::new(duty_options(&self.config), last_snapshot));
+        let duty = Arc::new(Duty::new(duty_options(self), last_snapshot));
         let duty = self.duty.get_or_init(|| duty).clone();
         let task = tokio::spawn(duty.run(Arc::downgrade(self)));
         let _ = self.duty_task.set(task.abort_handle());
         self.background.lock().push(task);
-        let options = scrub_options(&self.config, self.store.open_visibility());
+        let options = scrub_options(&self.config, self.is_remote());
         if let Some(every) = options.every {
             let (scrub, me) = (self.scrub.clone(), Arc::downgrade(self));
             let task = tokio::spawn(async move { scrub.run(me, &options, every).await });
@@ -139,8 +138,7 @@ impl Volume {
 
 /// The DataNodes of HDFS look at all replicas by themselves, which a client that reads one of them
 /// cannot; nobody looks after a local disk.
-fn scrub_options(config: &Config, visibility: OpenVisibility) -> ScrubOptions {
-    let remote = matches!(visibility, OpenVisibility::CompleteBlocks(_));
+fn scrub_options(config: &Config, remote: bool) -> ScrubOptions {
     let by_default = (!remote).then_some(LOCAL_SCRUB);
     ScrubOptions {
         rate: config.scrub_rate,
@@ -153,7 +151,17 @@ fn scrub_options(config: &Config, visibility: OpenVisibility) -> ScrubOptions {
 
 const LOCAL_SCRUB: Duration = Duration::from_secs(30 * 24 * 3600);
 
-pub fn duty_options(config: &Config) -> DutyOptions {
+/// A segment costs HDFS several calls to the NameNode, and what a small root wastes in large ones is
+/// little; on a local disk a roll is cheap.
+const SMALLEST_ON_HDFS: u64 = 64 << 20;
+const SMALLEST_LOCAL: u64 = 4 << 20;
+
+pub fn duty_options(volume: &Volume) -> DutyOptions {
+    let config = &volume.config;
+    let smallest = match volume.is_remote() {
+        true => SMALLEST_ON_HDFS,
+        false => SMALLEST_LOCAL,
+    };
     DutyOptions {
         gc: GcOptions {
             grace: config.gc_grace,
@@ -166,7 +174,7 @@ pub fn duty_options(config: &Config) -> DutyOptions {
         compact: CompactOptions {
             target: config.compact_target,
             rate: config.compact_rate,
-            smallest_segment: SMALLEST_SEGMENT,
+            smallest_segment: config.smallest_segment.unwrap_or(smallest),
             largest_segment: config.segment_size,
         },
         orphan_age: config.orphan_age,
