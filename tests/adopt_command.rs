@@ -172,6 +172,46 @@ fn a_file_that_is_being_written_is_named_and_nothing_is_done() {
     assert_eq!(json(&output)["files"], 2);
 }
 
+/// `adopt link` took in what lies outside the root, and removing it from the mount deleted that.
+#[test]
+fn nothing_outside_the_root_is_taken_in() {
+    let plain = Plain::new();
+    let outside = plain.dir.path().join("outside");
+    std::fs::create_dir_all(outside.join("d")).unwrap();
+    std::fs::write(outside.join("d/precious"), "precious").unwrap();
+    age(&outside.join("d/precious"));
+    symlink(&outside, plain.at("job/link")).unwrap();
+    symlink(outside.join("d/precious"), plain.at("job/file")).unwrap();
+    nix::unistd::mkfifo(&plain.at("job/fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for path in [
+        "job/link",
+        "job/link/d",
+        "job/link/d/precious",
+        "job/file",
+        "job/fifo",
+    ] {
+        let begun = Instant::now();
+        let output = plain.run(&["adopt", &plain.url(), path]);
+        assert!(
+            !output.status.success() && said(&output).contains("left out"),
+            "{output:?}"
+        );
+        assert!(begun.elapsed() < Duration::from_secs(10), "{path}");
+    }
+    let output = plain.run(&[
+        "export",
+        &plain.url(),
+        "../outside",
+        "file:///nowhere/at/all",
+    ]);
+    assert!(!output.status.success(), "{output:?}");
+    let typo = format!("{}x", plain.url());
+    let output = plain.run(&["adopt", &typo]);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(!plain.dir.path().join("rootx").exists());
+    assert!(outside.join("d/precious").exists());
+}
+
 #[test]
 fn a_live_mount_is_asked_and_packs() {
     let plain = Plain::new();

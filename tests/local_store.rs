@@ -209,11 +209,8 @@ async fn listings_leave_out_what_is_no_file() {
     use std::os::unix::ffi::OsStrExt;
     let name = std::ffi::OsStr::from_bytes(b"latin\xe9");
     std::fs::write(dir.path().join(name), "x").unwrap();
-    let e = store.list("").await.unwrap_err();
-    assert!(
-        e.is(ErrorKind::Unsupported) && e.to_string().contains("rename the file"),
-        "{e:?}"
-    );
+    // One such name used to keep a whole root from being mounted.
+    assert_eq!(store.list("").await.unwrap().len(), 1);
 }
 
 /// A full disk: `NoSpace`, nothing acknowledged is lost, and there is room again after a deletion.

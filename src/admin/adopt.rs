@@ -92,7 +92,7 @@ pub async fn adopt(
     let plan = volume.plan_adoption(&request.path).await?;
     if request.dry_run || !plan.refused.is_empty() {
         let mut report = AdoptReport::of(request, plan);
-        report.packed = request.pack.then(|| Packed {
+        report.packed = (request.pack && request.dry_run).then(|| Packed {
             bytes: volume.read(|index| plain_bytes(index, &request.path)) + report.bytes,
             ..Packed::default()
         });

@@ -128,6 +128,11 @@ async fn alone(
     request: &AdoptRequest,
 ) -> Result<AdoptReport> {
     let url = store.url().to_string();
+    // A mistyped directory must not become a root.
+    store
+        .list("")
+        .await
+        .context(format_args!("opening {url}"))?;
     let volume = Volume::open_as_is(store, open_options(config)?, Begin::Nothing)
         .await
         .map_err(|e| advise(e, "adopt"))

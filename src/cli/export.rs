@@ -76,6 +76,10 @@ async fn from_mount(
     dest: &Dest,
 ) -> Result<ExportReport> {
     let path = below(mountpoint, &args.path);
+    if path.split('/').any(|part| part == "..") {
+        let text = format!("{}: write the path without ..", args.path);
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
     if let StoreUrl::File(to) = StoreUrl::parse(&args.dest)?
         && to.starts_with(mountpoint.path().join(&path))
     {

@@ -24,6 +24,7 @@ pub use control::{Commands, Progress, Reply};
 use crate::base::{Error, ErrorKind};
 use args::{Args, Command};
 use clap::Parser;
+use nix::sys::signal::{SigHandler, Signal};
 use std::process::ExitCode;
 
 /// How a process ends. `--help` and README.md list these.
@@ -54,7 +55,11 @@ impl From<Exit> for ExitCode {
 
 /// The whole program.
 pub fn main() -> ExitCode {
-    match Args::parse().command {
+    let command = Args::parse().command;
+    if !matches!(command, Command::Mount(_)) {
+        end_with_the_reader();
+    }
+    match command {
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => client::umount(&args).into(),
         Command::Status(args) => client::status(&args).into(),
@@ -69,6 +74,13 @@ pub fn main() -> ExitCode {
         Command::Scrub(args) => scrub::run(&args).into(),
         Command::Undelete(args) => undo::run_undelete(&args).into(),
     }
+}
+
+/// In `stowfs segments DIR | head` the reader ends first; that is no reason to panic. A mount has
+/// sockets, and must not end that way.
+fn end_with_the_reader() {
+    // SAFETY: the default action is no handler of ours, and no other thread runs yet.
+    let _ = unsafe { nix::sys::signal::signal(Signal::SIGPIPE, SigHandler::SigDfl) };
 }
 
 /// Tells the user what went wrong.

@@ -80,6 +80,11 @@ impl FrameReader {
         }
     }
 
+    /// The file of this path goes away.
+    pub fn forget(&self, path: &str) {
+        self.readers.forget(path);
+    }
+
     /// Whether a plain file is what it must be. `NotFound` if there is none, `Corrupt` if it was
     /// changed.
     pub async fn check(&self, place: &Place) -> Result<()> {

@@ -6,6 +6,7 @@ use super::deletion::condemned;
 use super::duty::{Duty, victims};
 use super::gc::GcOptions;
 use super::orphans::{self, Orphan};
+use super::plain::Removed;
 use super::plan::{
     Collected, Compacted, Line, OrphanLine, Plan, Space, Step, Tell, ratio, whole_seconds,
 };
@@ -75,10 +76,22 @@ impl Duty {
                 break;
             }
         }
-        let removed = {
+        let mut removed = Removed::default();
+        loop {
+            // In slices: the background takes its turns in between.
             let mut plain = self.plain.lock().await;
-            plain.pass(root, &options, &self.deletion).await?
-        };
+            let some = plain.pass(root, &options, &self.deletion).await?;
+            drop(plain);
+            removed.add(&some);
+            let step = Step {
+                doing: "deleting plain files".into(),
+                done: removed.bytes,
+                total: 0,
+            };
+            if !some.any() || !tell(step) {
+                break;
+            }
+        }
         let left = condemned(root);
         // What was condemned in this pass waits no longer.
         Ok(Collected {

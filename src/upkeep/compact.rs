@@ -22,13 +22,15 @@ pub struct CompactOptions {
     pub largest_segment: u64,
 }
 
-/// Bytes copied between two commits.
+/// Bytes copied between two commits, and extents: a record holds only so many rows.
 const BATCH: usize = 4 << 20;
+const BATCH_EXTENTS: usize = 4096;
 /// The longest that a batch waits for a moment in which no writer waits for the store.
 const PATIENCE: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Inodes looked at under one lock.
 const SLICE: usize = 2048;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     pub extents: u64,
@@ -69,7 +71,7 @@ pub(super) async fn copy_out(
                 batch.begin(root).await;
             }
             let mut done = batch.copy(root, ino, extent, path).await;
-            if done.is_ok() && batch.bytes >= BATCH {
+            if done.is_ok() && batch.is_full() {
                 done = batch.commit(root, &mut copied, options).await;
                 progress(copied);
             }
@@ -116,6 +118,10 @@ struct Batch {
 }
 
 impl Batch {
+    fn is_full(&self) -> bool {
+        self.bytes >= BATCH || self.moves.len() >= BATCH_EXTENTS
+    }
+
     /// Lets writers go first: waits for a moment in which none waits for the store, but not for ever,
     /// or a busy root would never shrink.
     async fn begin(&mut self, root: &dyn Root) {

@@ -74,6 +74,7 @@ impl Deletion {
         };
         turns.next = Some(Instant::now() + self.rate.gap(row.size));
         let path = segment::path(&row.name, root.epoch());
+        root.forget_reader(&path);
         match root.store().delete(&path).await {
             // It is found again.
             Err(e) if !e.is(ErrorKind::NotFound) => {

@@ -4,7 +4,7 @@
 use super::compact::{self, CompactOptions, Victim};
 use super::deletion::{Deletion, DeletionRate};
 use super::gc::{Gc, GcOptions};
-use super::plain::{PlainGc, Removed};
+use super::plain::PlainGc;
 use super::{Root, choice, orphans, snapshot};
 use crate::base::{ErrorKind, Pos, Result, StreamId};
 use std::sync::{Arc, Weak};
@@ -152,13 +152,22 @@ impl Duty {
             Job::PlainFiles => {
                 let mut plain = self.plain.lock().await;
                 let done = plain.pass(root, &self.options.gc, &self.deletion).await?;
-                if done != Removed::default() {
+                if done.any() {
                     tracing::info!("plain files that nothing refers to any more: {done:?}");
                 }
+                return Ok(done.any());
             }
             Job::Deletion => return Ok(self.deletion.one(root).await?.is_some()),
         }
         Ok(false)
+    }
+
+    /// Takes a snapshot now; returns its position.
+    pub async fn take_snapshot(&self, root: &dyn Root) -> Result<Pos> {
+        let mut snapshots = self.snapshots.lock().await;
+        snapshots.trimmed = false;
+        (snapshots.last, snapshots.size) = snapshot::take(root).await?;
+        Ok(snapshots.last)
     }
 
     async fn snapshot(&self, root: &dyn Root) -> Result<()> {

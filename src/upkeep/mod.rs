@@ -38,6 +38,10 @@ pub trait Root: Send + Sync + 'static {
     /// Whether a segment that the index does not know may still be announced.
     fn is_claimed(&self, segment: &SegmentName) -> bool;
 
+    /// Lets go of a file on the store that is about to be deleted: another one may get its name, and
+    /// a local disk keeps the space of a file that is open.
+    fn forget_reader(&self, path: &str);
+
     /// Looks at the index; short, without waiting.
     fn view(&self, look: &mut dyn FnMut(&Index));
 

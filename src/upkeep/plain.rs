@@ -16,10 +16,16 @@ use crate::store::path;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Rows in one record.
 const BATCH: usize = 4096;
+/// Deletions in one pass, so that others get a look in between.
+const DELETED_AT_ONCE: u64 = 32;
+/// When nothing was left but directories with something in them, they are looked at again after this:
+/// that is a look at all plain files.
+const DIRECTORIES_AGAIN: Duration = Duration::from_secs(60);
 
 /// Since when, and since which position of the log, nothing refers to it.
 #[derive(Clone, Copy)]
@@ -34,6 +40,8 @@ struct Idle {
 #[derive(Default)]
 pub struct PlainGc {
     waiting: BTreeMap<StreamId, Idle>,
+    /// Directories are not looked at before this.
+    directories: Option<Instant>,
 }
 
 /// What a pass has done.
@@ -43,6 +51,23 @@ pub struct Removed {
     pub bytes: u64,
     /// Left alone, because somebody has changed them.
     pub kept: u64,
+    pub directories: u64,
+    /// Directories that wait for what is in them.
+    stuck: u64,
+}
+
+impl Removed {
+    /// Whether there may be more to do at once.
+    pub fn any(&self) -> bool {
+        self.files + self.kept + self.directories > 0
+    }
+
+    pub fn add(&mut self, other: &Removed) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.kept += other.kept;
+        self.directories += other.directories;
+    }
 }
 
 enum End {
@@ -64,7 +89,14 @@ impl PlainGc {
             let pos = root.commit(&mut |index| condemn(index, some, &self.waiting))?;
             root.durable(pos).await?;
         }
-        delete_condemned(root, deletion).await
+        let with_directories = self.directories.is_none_or(|at| Instant::now() >= at);
+        let removed = delete_condemned(root, deletion, with_directories).await?;
+        if removed.any() {
+            self.directories = None;
+        } else if with_directories && removed.stuck > 0 {
+            self.directories = Some(Instant::now() + DIRECTORIES_AGAIN);
+        }
+        Ok(removed)
     }
 
     fn note(&mut self, root: &dyn Root) {
@@ -99,31 +131,52 @@ impl PlainGc {
     }
 }
 
-async fn delete_condemned(root: &dyn Root, deletion: &Deletion) -> Result<Removed> {
-    let mut condemned: Vec<Foreign> = Vec::new();
+/// Deletes some of what is condemned. Nothing is deleted before the record that condemns it is
+/// durable: an owner that was fenced cannot write one.
+async fn delete_condemned(
+    root: &dyn Root,
+    deletion: &Deletion,
+    with_directories: bool,
+) -> Result<Removed> {
+    let (mut condemned, mut pos): (Vec<Foreign>, _) = (Vec::new(), 0);
     // How many that are not gone yet lie in a directory.
     let mut inside: FxHashMap<Vec<u8>, u64> = FxHashMap::default();
     root.view(&mut |index| {
-        condemned.extend(index.condemned_foreign().cloned());
+        pos = root.log_end();
+        let those = index.condemned_foreign();
+        condemned.extend(
+            those
+                .filter(|f| with_directories || !f.hold.is_dir)
+                .cloned(),
+        );
         if condemned.iter().any(|f| f.hold.is_dir) {
             for foreign in index.foreign_files() {
                 *inside.entry(parent(&foreign.row.path)).or_default() += 1;
             }
         }
     });
+    if condemned.is_empty() {
+        return Ok(Removed::default());
+    }
+    root.durable(pos).await?;
     // Files first, then directories, and of these the innermost first.
     condemned.sort_by_key(|f| (f.hold.is_dir, Reverse(f.row.path.clone())));
     let mut removed = Removed::default();
     for foreign in condemned {
         let left = inside.get(&foreign.row.path).is_some_and(|n| *n > 0);
         if foreign.hold.is_dir && left {
+            removed.stuck += 1;
             continue;
+        }
+        if removed.files + removed.kept + removed.directories >= DELETED_AT_ONCE {
+            break;
         }
         deletion.turn(foreign.row.len).await;
         match delete(root, &foreign).await? {
             End::Kept => removed.kept += 1,
             End::Deleted => {
                 removed.files += u64::from(!foreign.hold.is_dir);
+                removed.directories += u64::from(foreign.hold.is_dir);
                 removed.bytes += foreign.row.len;
             }
         }
@@ -166,23 +219,25 @@ async fn delete(root: &dyn Root, foreign: &Foreign) -> Result<End> {
     let at = segment::utf8(&foreign.row.path)?;
     path::check(at)?;
     let store = root.store();
-    if !foreign.hold.is_dir {
-        let what = match store.stat(at).await {
-            Err(e) if e.is(ErrorKind::NotFound) => return Ok(End::Deleted),
-            Err(e) => return Err(e.context(format_args!("looking at {at}"))),
-            Ok(info) if info.is_dir => Some("it is a directory now"),
-            Ok(info) if info.len != foreign.row.len => Some("its length is another"),
-            Ok(info) if info.mtime != foreign.row.mtime => Some("it was written again"),
-            Ok(_) => None,
-        };
-        if let Some(what) = what {
-            tracing::warn!(
-                "/{at} was removed from the mount, but the plain file stays: somebody has changed it \
-                 since ({what}); delete it on the store if nobody needs it"
-            );
-            return Ok(End::Kept);
-        }
+    let what = match store.stat(at).await {
+        Err(e) if e.is(ErrorKind::NotFound) => return Ok(End::Deleted),
+        Err(e) => return Err(e.context(format_args!("looking at {at}"))),
+        Ok(info) if info.is_dir && foreign.hold.is_dir => None,
+        Ok(info) if info.is_dir => Some("it is a directory now"),
+        // Deleting it by its name would delete somebody's file.
+        Ok(_) if foreign.hold.is_dir => Some("it is a file now"),
+        Ok(info) if info.len != foreign.row.len => Some("its length is another"),
+        Ok(info) if info.mtime != foreign.row.mtime => Some("it was written again"),
+        Ok(_) => None,
+    };
+    if let Some(what) = what {
+        tracing::warn!(
+            "/{at} was removed from the mount, but what has its name on the store stays: somebody has \
+             changed it since ({what}); delete it on the store if nobody needs it"
+        );
+        return Ok(End::Kept);
     }
+    root.forget_reader(at);
     match store.delete(at).await {
         Err(e) if e.is(ErrorKind::NotFound) => Ok(End::Deleted),
         // Something is in it that stowfs does not know.

@@ -180,7 +180,10 @@ async fn remove_unfinished(root: &dyn Root) -> Result<()> {
 /// was fenced cannot write it, and so deletes nothing.
 pub async fn trim(root: &dyn Root) -> Result<()> {
     remove_unfinished(root).await?;
-    let found = list_snapshots(&**root.store()).await?;
+    let mut found = list_snapshots(&**root.store()).await?;
+    // Those from before a rebuild do not count, and are left for whoever tries another one.
+    let origin = root.origin().pos;
+    found.retain(|from| *from >= origin);
     let Some(oldest) = found.get(KEPT - 1).copied() else {
         return Ok(());
     };
@@ -188,7 +191,8 @@ pub async fn trim(root: &dyn Root) -> Result<()> {
         true => vec![Row::Snapshots { oldest }],
         false => Vec::new(),
     })?;
-    root.durable(pos).await?;
+    // Also when an earlier call has written that record: it may not be durable yet.
+    root.durable(pos.max(root.log_end())).await?;
     for from in &found[KEPT..] {
         let path = snapshot_path(*from);
         match root.store().delete(&path).await {

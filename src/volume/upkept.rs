@@ -201,6 +201,10 @@ impl Root for Volume {
         self.clock.now()
     }
 
+    fn forget_reader(&self, path: &str) {
+        self.reader.forget(path);
+    }
+
     fn origin(&self) -> Origin {
         self.identity.origin
     }

@@ -99,6 +99,10 @@ impl Places {
         for (i, source) in sources.iter().enumerate() {
             rows.push(Row::Segment(segment_row(source, self.stream(i))));
         }
+        if index.adopted() {
+            // Or the next mount would take in again what was removed from the mount since.
+            rows.push(Row::Adopted);
+        }
         index.foreign_rows_in_use(&mut |row| rows.push(row));
         for ino in index.inos() {
             index.inode_rows(ino, &mut |row| {

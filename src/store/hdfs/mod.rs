@@ -31,6 +31,8 @@ use tokio::time::{Instant, timeout};
 
 /// Names that begin so are made and removed by this layer, and not listed in the root.
 const HIDDEN: &str = ".stowfs-tmp-";
+/// Where the owner of a root keeps its files.
+const OWN_DIR: &str = ".stowfs";
 
 /// What `usage` says of a directory without a quota: hdfs-native cannot ask how large the cluster
 /// is.
@@ -256,12 +258,17 @@ impl Store for HdfsStore {
         answer.result
     }
 
-    /// The NameNode tells its time only by dating something.
+    /// The NameNode tells its time only by dating something. In stowfs's own directory, if there is
+    /// one: what a kill leaves there is found and removed.
     async fn now(&self) -> Result<Timestamp> {
-        let at = self.absolute(&format!("{HIDDEN}{}", uuid::Uuid::new_v4()))?;
-        self.make_dir(&at, false)
-            .await
-            .context("asking for the time")?;
+        let name = format!("{HIDDEN}{}", uuid::Uuid::new_v4());
+        let mut at = self.absolute(&format!("{OWN_DIR}/{name}"))?;
+        let mut made = self.make_dir(&at, false).await;
+        if made.as_ref().is_err_and(|e| e.is(ErrorKind::NotFound)) {
+            at = self.absolute(&name)?;
+            made = self.make_dir(&at, false).await;
+        }
+        made.context("asking for the time")?;
         let status = self.status(&at).await;
         if let Err(e) = self.remove(&at).await {
             tracing::warn!("{at} stays behind: {e}");

@@ -29,11 +29,11 @@ pub(super) fn list(path: &Path, names: &Names) -> Result<Vec<FileInfo>> {
             found => found?,
         };
         if found.is_file() || found.is_dir() {
-            let name = entry.file_name().into_string().map_err(|name| {
-                let text = format!("the name {name:?} is not UTF-8; rename the file");
-                Error::new(ErrorKind::Unsupported, text)
-            })?;
-            entries.push(info(name, &found, names));
+            // One such file must not keep a whole root from being used.
+            match entry.file_name().into_string() {
+                Ok(name) => entries.push(info(name, &found, names)),
+                Err(name) => tracing::warn!("{name:?} is left out: its name is not UTF-8"),
+            }
         }
     }
     entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));

@@ -56,12 +56,7 @@ async fn walk(store: &dyn Store, at: &str) -> Result<Vec<Plain>> {
     let mut found = Vec::new();
     let ends = at.match_indices('/').map(|(end, _)| end);
     for end in ends.chain((!at.is_empty()).then_some(at.len())) {
-        let path = at[..end].to_string();
-        let info = store
-            .stat(&path)
-            .await
-            .context(format_args!("looking at /{path}"))?;
-        found.push(Plain { path, info });
+        found.push(listed(store, &at[..end]).await?);
     }
     if found.last().is_some_and(|plain| !plain.info.is_dir) {
         return Ok(found);
@@ -89,6 +84,26 @@ async fn walk(store: &dyn Store, at: &str) -> Result<Vec<Plain>> {
         }
     }
     Ok(found)
+}
+
+/// What a directory lists by this name. A listing leaves symbolic links out, which a stat would
+/// follow, perhaps out of the root: what lies there is not stowfs's to take in, let alone to delete.
+async fn listed(store: &dyn Store, at: &str) -> Result<Plain> {
+    let (dir, name) = path::split(at).unwrap_or(("", at));
+    let entries = store
+        .list(dir)
+        .await
+        .context(format_args!("looking at /{at}"))?;
+    let info = entries.into_iter().find(|info| info.name == name);
+    let info = info.ok_or_else(|| {
+        let text = format!(
+            "/{at}: there is no plain file or directory of this name (symbolic links and special files \
+             are left out)"
+        );
+        Error::new(ErrorKind::NotFound, text)
+    })?;
+    let path = at.to_string();
+    Ok(Plain { path, info })
 }
 
 async fn list(store: &dyn Store, dir: &str) -> Result<Vec<FileInfo>> {
