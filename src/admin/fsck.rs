@@ -13,7 +13,7 @@ use crate::format::{Extent, ForeignRow, Origin, Row, SegmentRow, SegmentState};
 use crate::index::Index;
 use crate::log;
 use crate::segment::{self, FORMAT_FILE, META_DIR, OWNER_DIR};
-use crate::store::{OpenVisibility, Store};
+use crate::store::Store;
 use crate::upkeep::orphans::{Listing, Scope, TEMPORARY};
 use crate::volume::root::{RootFormat, read_format};
 use crate::volume::{self, owner};
@@ -65,8 +65,7 @@ pub async fn fsck(store: Arc<dyn Store>, options: &FsckOptions) -> Result<Report
             row: log.index.segment(&found.name).map(|s| s.row.clone()),
             log_is_good: log.good,
             // What earlier owners left open was closed by the next one.
-            may_be_open: unreleased == Some(found.epoch())
-                && matches!(store.open_visibility(), OpenVisibility::CompleteBlocks(_)),
+            may_be_open: unreleased == Some(found.epoch()) && store.open_visibility().is_remote(),
             origin: log.origin,
             extents: wanted.segments.remove(&found.name).unwrap_or_default(),
         };

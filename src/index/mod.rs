@@ -221,6 +221,11 @@ impl Index {
         self.usage.segments()
     }
 
+    /// What files use of all segments together.
+    pub fn live_bytes(&self) -> u64 {
+        self.segments().map(|s| s.live.bytes).sum()
+    }
+
     pub fn segment(&self, name: &SegmentName) -> Option<&SegmentUse> {
         self.usage.segment(name)
     }

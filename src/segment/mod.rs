@@ -1,6 +1,6 @@
 //! Layer 3: where segment files are on the store.
 
-use crate::base::{Epoch, Error, ErrorKind, Pos, Result, SegmentName, SessionId};
+use crate::base::{Epoch, Error, ErrorKind, Pos, Result, SegmentName, SessionId, Timestamp};
 
 pub const META_DIR: &str = ".stowfs";
 pub const FORMAT_FILE: &str = ".stowfs/FORMAT";
@@ -54,6 +54,17 @@ pub fn parse_snapshot_name(name: &str) -> Option<Pos> {
     let text = name.strip_suffix(".idx")?;
     let from: Pos = text.parse().ok()?;
     (from.to_string() == text).then_some(from)
+}
+
+/// Where a snapshot is written before it gets its name: `<from>.<epoch>.<time>.part`.
+pub fn unfinished_snapshot_path(from: Pos, epoch: Epoch, now: Timestamp) -> String {
+    format!("{SNAPSHOT_DIR}/{from}.{epoch}.{now}.part")
+}
+
+/// The epoch in the name of an unfinished snapshot.
+pub fn parse_unfinished_snapshot(name: &str) -> Option<Epoch> {
+    let mut parts = name.strip_suffix(".part")?.split('.');
+    parts.nth(1)?.parse().ok().map(Epoch)
 }
 
 /// The number in a segment's file name `<n>.seg`.

@@ -52,6 +52,13 @@ pub enum OpenVisibility {
     CompleteBlocks(u64),
 }
 
+impl OpenVisibility {
+    /// Whether the store is a service, which each file and each sync costs calls.
+    pub fn is_remote(self) -> bool {
+        matches!(self, OpenVisibility::CompleteBlocks(_))
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub capacity: u64,

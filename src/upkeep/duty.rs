@@ -245,7 +245,7 @@ fn limit(victims: &mut Vec<Victim>, live: u64) {
 
 fn live(root: &dyn Root) -> u64 {
     let mut live = 0;
-    root.view(&mut |index| live = index.segments().map(|s| s.live.bytes).sum());
+    root.view(&mut |index| live = index.live_bytes());
     live
 }
 

@@ -122,7 +122,7 @@ impl Gc {
         let mut seen = BTreeMap::new();
         let mut live = 0;
         root.view(&mut |index| {
-            live = index.segments().map(|s| s.live.bytes).sum();
+            live = index.live_bytes();
             let pos = root.log_end();
             for s in index.segments().filter(|s| is_unreferenced(root, index, s)) {
                 let new = Unreferenced {

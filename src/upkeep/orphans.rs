@@ -194,7 +194,9 @@ impl Listing {
                 }
                 "a superseded snapshot"
             // One of this owner may be the one that is being written.
-            } else if unfinished_by(&file.name).is_some_and(|epoch| epoch < scope.epoch.0) {
+            } else if segment::parse_unfinished_snapshot(&file.name)
+                .is_some_and(|epoch| epoch < scope.epoch)
+            {
                 "an unfinished snapshot"
             } else {
                 continue;
@@ -277,12 +279,6 @@ fn temporary(dir: &str, files: &[FileInfo], found: &mut Vec<Orphan>) {
             ..orphan
         });
     }
-}
-
-/// The epoch in the name of an unfinished snapshot, `<from>.<epoch>.<time>.part`.
-fn unfinished_by(name: &str) -> Option<u32> {
-    let mut parts = name.strip_suffix(".part")?.split('.');
-    parts.nth(1)?.parse().ok()
 }
 
 async fn list(store: &dyn Store, dir: &str) -> Result<Vec<FileInfo>> {

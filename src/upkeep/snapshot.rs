@@ -10,7 +10,9 @@ use crate::format::segment::Footer;
 use crate::format::snapshot::{SNAPSHOT_STREAM, SnapshotHeader};
 use crate::format::{RecordFrame, Row};
 use crate::log::{list_snapshots, visit_snapshot};
-use crate::segment::{SNAPSHOT_DIR, snapshot_path};
+use crate::segment::{
+    SNAPSHOT_DIR, parse_unfinished_snapshot, snapshot_path, unfinished_snapshot_path,
+};
 use crate::store::Writer;
 
 /// Inodes that are looked at under one lock.
@@ -35,7 +37,7 @@ pub async fn take(root: &dyn Root) -> Result<(Pos, u64)> {
         .mkdir(SNAPSHOT_DIR)
         .await
         .context("making the snapshot folder")?;
-    let temp = format!("{SNAPSHOT_DIR}/{from}.{}.{}.part", root.epoch(), root.now());
+    let temp = unfinished_snapshot_path(from, root.epoch(), root.now());
     let written = write(root, &temp, from, &inos).await;
     let published = match written {
         Ok(size) => root.store().rename(&temp, &path).await.map(|()| size),
@@ -159,21 +161,20 @@ async fn remove_unfinished(root: &dyn Root) -> Result<()> {
         Err(e) if e.is(ErrorKind::NotFound) => return Ok(()),
         listed => listed.context("listing the snapshots")?,
     };
-    let epoch = root.epoch().to_string();
-    let is_ours = |name: &str| {
-        let mut parts = name.split('.').skip(1);
-        parts.next() == Some(&epoch) && parts.nth(1) == Some("part")
-    };
-    for file in files.iter().filter(|file| is_ours(&file.name)) {
-        let path = format!("{SNAPSHOT_DIR}/{}", file.name);
-        match store.delete(&path).await {
-            Err(e) if !e.is(ErrorKind::NotFound) => {
-                return Err(e.context(format_args!("deleting {path}")));
-            }
-            _ => {}
+    let ours = Some(root.epoch());
+    for file in files {
+        if parse_unfinished_snapshot(&file.name) == ours {
+            delete(root, &format!("{SNAPSHOT_DIR}/{}", file.name)).await?;
         }
     }
     Ok(())
+}
+
+async fn delete(root: &dyn Root, path: &str) -> Result<()> {
+    match root.store().delete(path).await {
+        Err(e) if !e.is(ErrorKind::NotFound) => Err(e.context(format_args!("deleting {path}"))),
+        _ => Ok(()),
+    }
 }
 
 /// Deletes all but the newest snapshots. The record that says so is durable first: an owner that
@@ -194,13 +195,7 @@ pub async fn trim(root: &dyn Root) -> Result<()> {
     // Also when an earlier call has written that record: it may not be durable yet.
     root.durable(pos.max(root.log_end())).await?;
     for from in &found[KEPT..] {
-        let path = snapshot_path(*from);
-        match root.store().delete(&path).await {
-            Err(e) if !e.is(ErrorKind::NotFound) => {
-                return Err(e.context(format_args!("deleting {path}")));
-            }
-            _ => {}
-        }
+        delete(root, &snapshot_path(*from)).await?;
     }
     Ok(())
 }

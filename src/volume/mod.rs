@@ -27,7 +27,7 @@ use crate::format::{DataFrame, Extent, Row};
 use crate::index::Index;
 use crate::read::{FrameReader, Place};
 use crate::segment;
-use crate::store::{OpenVisibility, Store, Usage};
+use crate::store::{Store, Usage};
 use crate::stream::{Counters, Identity, Stream, StreamOptions};
 use crate::upkeep::duty::Duty;
 use crate::upkeep::lives::Lives;
@@ -97,8 +97,7 @@ impl Volume {
 
     /// Whether each file on the store, and each sync, costs calls to a service.
     pub fn is_remote(&self) -> bool {
-        let visibility = self.store.open_visibility();
-        matches!(visibility, OpenVisibility::CompleteBlocks(_))
+        self.store.open_visibility().is_remote()
     }
 
     pub fn epoch(&self) -> Epoch {

@@ -361,7 +361,7 @@ fn start(
             options.clock.clone(),
             Arc::clone(&counters),
         );
-        let live = index.segments().map(|s| s.live.bytes).sum();
+        let live = index.live_bytes();
         let inos = index.next_ino().0..index.next_ino().0;
         Volume {
             reader: FrameReader::new(store.clone(), config.cache_size),
@@ -397,7 +397,7 @@ fn start(
 }
 
 fn stream_options(config: &Config, visibility: OpenVisibility) -> StreamOptions {
-    let remote = matches!(visibility, OpenVisibility::CompleteBlocks(_));
+    let remote = visibility.is_remote();
     StreamOptions {
         segment_size: config.segment_size,
         commit_interval: config.commit_interval,
