@@ -75,8 +75,35 @@ impl Daemon {
         }
     }
 
+    /// Returns when every thread has stopped: the signal itself returns at once, and on a busy
+    /// machine the threads of a JVM go on answering for a while.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
+        let begun = Instant::now();
+        while !self.is_stopped() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "{} does not stop",
+                self.name
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let pid = self.child.as_ref().map_or(0, Child::id);
+        let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+            return true;
+        };
+        tasks.flatten().all(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // The state stands behind the name, which is in brackets and may hold anything.
+            let state = stat
+                .rsplit(')')
+                .next()
+                .and_then(|rest| rest.trim_start().chars().next());
+            matches!(state, None | Some('T' | 'X' | 'Z'))
+        })
     }
 
     pub fn thaw(&self) {
