@@ -8,7 +8,7 @@ use adopted::{ROOT, World, content, options, seconds};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
-use stowfs::admin::{FsckOptions, fsck};
+use stowfs::admin::{FsckOptions, UndeleteOptions, fsck, undelete};
 use stowfs::base::{ErrorKind, Ino};
 use stowfs::fs::{Errno, Fh, Fs, FsOptions, SetAttr, WriteMode};
 use stowfs::index::Index;
@@ -203,6 +203,45 @@ async fn a_changed_or_vanished_plain_file_is_an_error_of_its_own() {
         .filter_map(|p| p.file.clone())
         .collect();
     assert_eq!(named, ["/job/shared/1", "/job/shared/3"], "{report}");
+}
+
+/// Undo trusted the index, which cannot know what others do on the store: it said that all was back,
+/// and reading failed.
+#[tokio::test(start_paused = true)]
+async fn undo_refuses_what_lies_in_a_plain_file_that_is_gone_or_changed() {
+    let w = World::new(16).await;
+    for i in 0..4 {
+        w.unlink(&format!("job/shared/{i}")).await;
+    }
+    w.other.delete("job/shared/0").await.unwrap();
+    w.cluster
+        .damage("job/shared/1", |bytes| bytes.push(1))
+        .unwrap();
+    let mtime = w.other.stat("job/shared/2").await.unwrap().mtime;
+    let set = w.other.set_attr("job/shared/2", 0o600, mtime + 5);
+    set.await.unwrap();
+    for (n, what) in ["is gone", "has 5001 bytes now", "was written again"]
+        .into_iter()
+        .enumerate()
+    {
+        let path = format!("job/shared/{n}");
+        let options = UndeleteOptions {
+            path,
+            ..UndeleteOptions::default()
+        };
+        let e = undelete(w.volume(), &options).await.unwrap_err();
+        let wanted = format!("in the plain file /job/shared/{n} from before stowfs, which {what}");
+        assert!(e.to_string().contains(&wanted), "{e}");
+    }
+    let options = UndeleteOptions {
+        path: "job/shared".into(),
+        into: true,
+        ..UndeleteOptions::default()
+    };
+    let done = undelete(w.volume(), &options).await.unwrap();
+    assert_eq!((done.files, done.lost), (1, 3));
+    assert_eq!(w.read("job/shared/3").await.unwrap(), content(3, 5000));
+    w.check();
 }
 
 #[tokio::test(start_paused = true)]

@@ -238,6 +238,98 @@ async fn what_an_interrupted_removal_took_comes_back_into_the_directory() {
     t.is_sound();
 }
 
+/// `--into` looked only at what was deleted in the directory that is there now: of one that was
+/// deleted and made again nothing came back.
+#[tokio::test(start_paused = true)]
+async fn what_a_directory_held_comes_back_into_the_one_that_was_made_again() {
+    let cluster = MemoryCluster::new(12);
+    let t = Tree::open(&store(&cluster), config()).await;
+    for n in 0..10 {
+        t.write(&format!("d/{n}"), &tree::content(n, 100)).await;
+        t.write(&format!("d/sub/{n}"), &tree::content(100 + n, 100))
+            .await;
+        t.write(&format!("d/gone/deep/{n}"), &tree::content(200 + n, 100))
+            .await;
+    }
+    t.remove_all("d").await;
+    t.write("d/3", b"new").await;
+    t.write("d/sub/4", b"new").await;
+    t.write("d/sub/5", b"deleted since").await;
+    t.remove("d/sub/5").await;
+    let into = true;
+    let done = t.undelete(UndeleteOptions { into, ..at("d") }).await;
+    let done = done.unwrap();
+    assert_eq!((done.files, done.directories, done.exist), (28, 2, 2));
+    assert_eq!(done.existing, ["d/3", "d/sub/4"]);
+    assert!(done.to_string().contains("exists: /d/sub/4"), "{done}");
+    for (path, content) in [
+        ("d/2", tree::content(2, 100)),
+        ("d/3", b"new".to_vec()),
+        ("d/sub/4", b"new".to_vec()),
+        ("d/sub/5", b"deleted since".to_vec()),
+        ("d/sub/6", tree::content(106, 100)),
+        ("d/gone/deep/9", tree::content(209, 100)),
+    ] {
+        assert_eq!(t.read(path).await.unwrap(), content, "{path}");
+    }
+    assert_eq!(t.attr("d").unwrap().nlink, 4);
+    t.is_sound();
+    let e = t.refused(UndeleteOptions { into, ..at("d") }).await;
+    assert!(e.contains("nothing in /d can be brought back"), "{e}");
+}
+
+/// Of two trees that were deleted at one path only the newer could be named.
+#[tokio::test(start_paused = true)]
+async fn of_several_trees_at_one_path_each_can_be_named() {
+    let cluster = MemoryCluster::new(13);
+    let mut t = Tree::open(&store(&cluster), config()).await;
+    for round in 0..3 {
+        for n in 0..5 {
+            let content = tree::content(round * 10 + n, 100);
+            t.write(&format!("d/s/{round}-{n}"), &content).await;
+        }
+        t.remove_all("d").await;
+    }
+    t.remount(&store(&cluster), config()).await;
+    let list = t.list(None);
+    assert_eq!(list.len(), 3, "{list:#?}");
+    let id = Some(list[0].id);
+    t.undelete(UndeleteOptions { id, ..at("d") }).await.unwrap();
+    assert_eq!(t.read("d/s/0-4").await.unwrap(), tree::content(4, 100));
+    assert_eq!(t.read("d/s/2-4").await, None);
+    // The second one into the first.
+    let (id, into) = (Some(list[1].id), true);
+    let done = t
+        .undelete(UndeleteOptions {
+            id,
+            into,
+            ..at("d")
+        })
+        .await;
+    assert_eq!(done.unwrap().files, 5);
+    assert_eq!(t.read("d/s/1-0").await.unwrap(), tree::content(10, 100));
+    t.is_sound();
+    let id = Some(987_654);
+    let e = t.refused(UndeleteOptions { id, ..at("d") }).await;
+    assert!(e.contains("with the id 987654"), "{e}");
+}
+
+/// The reason given was the budget, which had nothing to do with it.
+#[tokio::test(start_paused = true)]
+async fn after_a_collection_at_once_the_reason_names_it() {
+    let cluster = MemoryCluster::new(14);
+    let t = Tree::open(&store(&cluster), config()).await;
+    t.write("f", &tree::content(1, 30_000)).await;
+    t.write("other", &tree::content(2, 30_000)).await;
+    pass(3).await;
+    t.remove("f").await;
+    t.sync().await;
+    let duty = t.volume().duty().unwrap();
+    duty.collect(&**t.volume(), true, &|_| true).await.unwrap();
+    let e = t.refused(at("f")).await;
+    assert!(e.contains("early: by `stowfs gc --now`, or"), "{e}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn names_of_one_file_and_files_that_are_still_open() {
     let cluster = MemoryCluster::new(7);

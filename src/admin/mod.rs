@@ -33,3 +33,16 @@ fn size(bytes: u64) -> String {
 fn text(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
+
+/// A name or a path as it may be printed: control characters would move the cursor, or look like a
+/// line of their own.
+pub fn shown(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+    }
+    out
+}

@@ -273,16 +273,22 @@ pub struct DeletedArgs {
 /// Bring back what was deleted last at a path: a file, or a directory with all that it held.
 ///
 /// Nothing that exists is touched. Directories above it that are gone are made again. It comes
-/// back all at once and durably, or not at all.
+/// back all at once and durably, or not at all. Of several things that were deleted at one path,
+/// `stowfs deleted` shows the ids.
 #[derive(ClapArgs)]
 pub struct UndeleteArgs {
     pub mountpoint: PathBuf,
     /// From the root of the mount on, or from / on
     pub path: PathBuf,
+    /// Which of several things that were deleted at PATH, as `stowfs deleted` lists them [default:
+    /// the last]
+    #[arg(long)]
+    pub id: Option<u64>,
     /// Bring it back under this path
     #[arg(long, value_name = "NEWPATH", conflicts_with = "into")]
     pub to: Option<PathBuf>,
-    /// PATH is a directory that exists: bring back what was deleted in it
+    /// PATH is a directory that exists: bring back what is missing in it: what was deleted in it, and
+    /// what a directory of this path held that was deleted before. What exists stays
     #[arg(long)]
     pub into: bool,
     /// Leave out what is not whole any more

@@ -29,6 +29,7 @@ pub(super) fn add_commands(commands: &mut Commands, volume: &Arc<Volume>) {
             let flag = |name: &str| request[name].as_bool().unwrap_or(false);
             let options = UndeleteOptions {
                 path: text("path").unwrap_or_default(),
+                id: request["id"].as_u64(),
                 to: text("to"),
                 into: flag("into"),
                 partial: flag("partial"),
@@ -56,6 +57,7 @@ pub fn run_undelete(args: &UndeleteArgs) -> Exit {
         Ok(json!({
             "command": "undelete",
             "path": within(mount, &args.path)?,
+            "id": args.id,
             "to": args.to.as_ref().map(|p| within(mount, p)).transpose()?,
             "into": args.into,
             "partial": args.partial,

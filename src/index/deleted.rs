@@ -6,7 +6,7 @@
 
 use super::Index;
 use super::inode::{Body, Inode};
-use crate::base::{Ino, Timestamp};
+use crate::base::{Ino, StreamId, Timestamp};
 use crate::format::{Attr, Row};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
@@ -229,6 +229,15 @@ impl Index {
     pub fn deleted_bytes(&self, ino: Ino) -> u64 {
         let extents = self.remembered(ino).and_then(Inode::extents);
         extents.map_or(0, |x| x.bytes())
+    }
+
+    /// The plain files that a deleted file has bytes in.
+    pub fn deleted_plain(&self, ino: Ino) -> Vec<StreamId> {
+        let extents = self.remembered(ino).and_then(Inode::extents);
+        let all = extents.into_iter().flat_map(|x| x.iter());
+        let mut plain: Vec<_> = all.filter(|e| e.frame == 0).map(|e| e.stream).collect();
+        plain.dedup();
+        plain
     }
 
     /// Why a deleted file cannot be brought back whole, if it cannot.

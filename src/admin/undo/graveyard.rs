@@ -1,5 +1,6 @@
 //! What was deleted, as trees.
 
+use super::plain::PlainFiles;
 use crate::base::Ino;
 use crate::index::{Deleted, Index};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -7,8 +8,18 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Deeper ones have no path.
 const MAX_DEPTH: usize = 10_000;
 
+/// Why something cannot be brought back whole.
+pub(super) enum Damage {
+    /// Garbage collection gave its space back.
+    Given(String),
+    /// What it lies in is not stowfs's, and is not what it was.
+    Plain(String),
+}
+
 pub(super) struct Graveyard<'a> {
     pub index: &'a Index,
+    /// What is known of plain files; None: they are taken for good.
+    plain: Option<&'a PlainFiles>,
     /// In the order of deletion.
     pub items: Vec<Deleted>,
     /// Items by the directory in which they were.
@@ -16,7 +27,7 @@ pub(super) struct Graveyard<'a> {
 }
 
 impl<'a> Graveyard<'a> {
-    pub fn new(index: &'a Index) -> Graveyard<'a> {
+    pub fn new(index: &'a Index, plain: Option<&'a PlainFiles>) -> Graveyard<'a> {
         let items = index.deleted();
         let mut within: FxHashMap<Ino, Vec<usize>> = FxHashMap::default();
         for (n, item) in items.iter().enumerate() {
@@ -24,6 +35,7 @@ impl<'a> Graveyard<'a> {
         }
         Graveyard {
             index,
+            plain,
             items,
             within,
         }
@@ -65,11 +77,14 @@ impl<'a> Graveyard<'a> {
         Some(path)
     }
 
-    /// What was deleted last at a path.
-    pub fn find(&self, path: &[u8]) -> Option<usize> {
+    /// What was deleted last at a path, of that with this inode number.
+    pub fn find(&self, path: &[u8], id: Option<u64>) -> Option<usize> {
         let name = path.rsplit(|c| *c == b'/').next()?;
-        let there =
-            |item: &Deleted| item.name == name && self.path(item).is_some_and(|p| p == path);
+        let there = |item: &Deleted| {
+            item.name == name
+                && id.is_none_or(|id| item.ino.0 == id)
+                && self.path(item).is_some_and(|p| p == path)
+        };
         self.items.iter().rposition(there)
     }
 
@@ -103,10 +118,15 @@ impl<'a> Graveyard<'a> {
     }
 
     /// Why an item cannot be brought back whole.
-    pub fn damage(&self, item: &Deleted) -> Option<String> {
-        match item.alive {
-            true => None,
-            false => self.index.damage_of_deleted(item.ino),
+    pub fn damage(&self, item: &Deleted) -> Option<Damage> {
+        if item.alive {
+            return None;
         }
+        if let Some(given) = self.index.damage_of_deleted(item.ino) {
+            return Some(Damage::Given(given));
+        }
+        let (plain, streams) = (self.plain?, self.index.deleted_plain(item.ino));
+        let why = streams.into_iter().find_map(|s| plain.damage(s));
+        why.map(|why| Damage::Plain(why.to_string()))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::graveyard::Graveyard;
 use super::{age, is_older, reason, trimmed};
-use crate::admin::text;
+use crate::admin::{shown, text};
 use crate::base::Result;
 use crate::format::Attr;
 use crate::index::Deleted;
@@ -15,6 +15,8 @@ use std::time::{Duration, SystemTime};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeletedLine {
     pub path: String,
+    /// Tells it from other things that were deleted at this path: its inode number.
+    pub id: u64,
     pub kind: String,
     pub size: u64,
     /// Files and other things that are not directories.
@@ -40,7 +42,7 @@ pub struct DeletedList {
 pub fn deleted(volume: &Volume, path: Option<&str>) -> Result<DeletedList> {
     let path = path.map(trimmed);
     let lines = volume.read(|index| {
-        let yard = Graveyard::new(index);
+        let yard = Graveyard::new(index, None);
         let shown = |item: &&Deleted| path.is_some() || yard.is_top(item);
         let some = yard.items.iter().enumerate().filter(|(_, i)| shown(i));
         some.filter_map(|(n, item)| {
@@ -69,6 +71,7 @@ fn line(volume: &Volume, yard: &Graveyard<'_>, n: usize, path: &[u8]) -> Deleted
     let grace = volume.config().gc_grace;
     let mut found = DeletedLine {
         path: text(path),
+        id: item.ino.0,
         kind: kind(item).into(),
         size: 0,
         files: 0,
@@ -128,8 +131,8 @@ impl fmt::Display for DeletedList {
         }
         writeln!(
             f,
-            "{:>12}  {:9}  {:>14}  {:>7}  {:24}  PATH",
-            "DELETED", "KIND", "SIZE", "FILES", "KEPT"
+            "{:>12}  {:>8}  {:9}  {:>14}  {:>7}  {:24}  PATH",
+            "DELETED", "ID", "KIND", "SIZE", "FILES", "KEPT"
         )?;
         for line in &self.deleted {
             let kept = match (&line.lost, line.seconds_left) {
@@ -139,15 +142,16 @@ impl fmt::Display for DeletedList {
             };
             write!(
                 f,
-                "{:>12}  {:9}  {:>14}  {:>7}  {kept:24}  /{}",
+                "{:>12}  {:>8}  {:9}  {:>14}  {:>7}  {kept:24}  /{}",
                 format!("{} ago", span(line.seconds_ago)),
+                line.id,
                 line.kind,
                 line.size,
                 line.files,
-                line.path
+                shown(&line.path)
             )?;
             match &line.lost {
-                Some(why) => writeln!(f, " ({why})")?,
+                Some(why) => writeln!(f, " ({})", shown(why))?,
                 None if line.exists => writeln!(f, " (something has this path now)")?,
                 None => writeln!(f)?,
             }

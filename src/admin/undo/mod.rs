@@ -6,6 +6,8 @@
 
 mod graveyard;
 mod list;
+mod plain;
+mod plan;
 mod revive;
 
 pub use list::{DeletedLine, DeletedList, deleted};
@@ -14,6 +16,7 @@ pub use revive::{UndeleteOptions, Undeleted, undelete};
 use crate::base::Timestamp;
 use crate::index::Deleted;
 use crate::volume::Volume;
+use graveyard::Damage;
 use std::time::Duration;
 
 /// A path below the root, without slashes at its ends.
@@ -34,17 +37,22 @@ fn is_older(volume: &Volume, top: &Deleted, item: &Deleted) -> bool {
 }
 
 /// Why something is not there any more.
-fn reason(volume: &Volume, item: &Deleted, damage: &str) -> String {
+fn reason(volume: &Volume, item: &Deleted, damage: &Damage) -> String {
     let config = volume.config();
     let grace = humantime::format_duration(config.gc_grace);
+    let given = match damage {
+        Damage::Plain(why) => return why.clone(),
+        Damage::Given(why) => why,
+    };
     match item.attr {
-        None => damage.to_string(),
+        None => given.clone(),
         Some(_) if age(item, volume.now()) >= config.gc_grace => {
             format!("its grace (gc-grace {grace}) is over and its space was given back")
         }
+        // Which of the two it was is not remembered.
         Some(_) => format!(
-            "its space was given back early: what nothing refers to took more than gc-keep ({}) of \
-             the live bytes",
+            "its space was given back early: by `stowfs gc --now`, or because what nothing refers to \
+             took more than gc-keep ({}) of the live bytes",
             config.gc_keep
         ),
     }
