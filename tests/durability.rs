@@ -160,15 +160,22 @@ fn assert_synced_first(events: &[Event], trace: &str) {
     // Inodes with bytes of which nobody was told that they are durable.
     let mut written: HashSet<u64> = HashSet::new();
     let mut asked: HashMap<u64, (usize, u64)> = HashMap::new();
+    // When it was first asked for an inode's bytes as they are: the sync for that request covers a
+    // second one too (a process that is just being started closes its copies of all descriptors).
+    let mut first_asked: HashMap<u64, usize> = HashMap::new();
     let mut syncing: HashMap<u32, usize> = HashMap::new();
     // When the last sync that has ended began.
     let mut synced = None;
     let mut acknowledged = 0;
     for (now, event) in events.iter().enumerate() {
         match *event {
-            Event::Written(ino) => drop(written.insert(ino)),
+            Event::Written(ino) => {
+                written.insert(ino);
+                first_asked.remove(&ino);
+            }
             Event::Asked(unique, ino) if written.contains(&ino) => {
-                asked.insert(unique, (now, ino));
+                let first = *first_asked.entry(ino).or_insert(now);
+                asked.insert(unique, (first, ino));
             }
             Event::Asked(..) => {}
             Event::SyncBegins(pid) => drop(syncing.insert(pid, now)),

@@ -25,8 +25,20 @@ pub struct BlockCache {
     shards: Vec<Mutex<Shard>>,
 }
 
+/// A block that was found.
+pub struct Hit {
+    pub bytes: Bytes,
+    /// It was fetched ahead, and nobody had read it yet.
+    pub was_ahead: bool,
+}
+
+struct Entry {
+    bytes: Bytes,
+    ahead: bool,
+}
+
 struct Shard {
-    blocks: LruCache<BlockKey, Bytes, FxBuildHasher>,
+    blocks: LruCache<BlockKey, Entry, FxBuildHasher>,
     bytes: usize,
     budget: usize,
 }
@@ -50,8 +62,13 @@ impl BlockCache {
         &self.shards[(hash >> 57) as usize % SHARDS]
     }
 
-    pub fn get(&self, key: &BlockKey) -> Option<Bytes> {
-        self.shard(key).lock().blocks.get(key).cloned()
+    pub fn get(&self, key: &BlockKey) -> Option<Hit> {
+        let mut shard = self.shard(key).lock();
+        let entry = shard.blocks.get_mut(key)?;
+        Some(Hit {
+            bytes: entry.bytes.clone(),
+            was_ahead: std::mem::take(&mut entry.ahead),
+        })
     }
 
     pub fn contains(&self, key: &BlockKey) -> bool {
@@ -60,14 +77,23 @@ impl BlockCache {
 
     /// The block must not share memory with anything larger, or the budget would lie.
     pub fn put(&self, key: BlockKey, block: Bytes) {
+        self.insert(key, block, false);
+    }
+
+    /// The same for a block that nobody asked for.
+    pub fn put_ahead(&self, key: BlockKey, block: Bytes) {
+        self.insert(key, block, true);
+    }
+
+    fn insert(&self, key: BlockKey, bytes: Bytes, ahead: bool) {
         let mut shard = self.shard(&key).lock();
-        shard.bytes += block.len() + OVERHEAD;
-        if let Some(old) = shard.blocks.put(key, block) {
-            shard.bytes -= old.len() + OVERHEAD;
+        shard.bytes += bytes.len() + OVERHEAD;
+        if let Some(old) = shard.blocks.put(key, Entry { bytes, ahead }) {
+            shard.bytes -= old.bytes.len() + OVERHEAD;
         }
         while shard.bytes > shard.budget {
             match shard.blocks.pop_lru() {
-                Some((_, old)) => shard.bytes -= old.len() + OVERHEAD,
+                Some((_, old)) => shard.bytes -= old.bytes.len() + OVERHEAD,
                 None => break,
             }
         }
@@ -98,7 +124,7 @@ mod tests {
             cache.put(key(i), vec![i as u8; 1000].into());
             assert!(cache.bytes() <= 16 * 4 * (1000 + OVERHEAD));
         }
-        assert_eq!(cache.get(&key(999)).unwrap()[0], 999u32 as u8);
+        assert_eq!(cache.get(&key(999)).unwrap().bytes[0], 999u32 as u8);
         assert!(cache.get(&key(0)).is_none());
     }
 }

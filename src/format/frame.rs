@@ -253,6 +253,11 @@ impl DataHead {
     pub fn head_len(&self) -> usize {
         head_len(self.len as usize)
     }
+
+    /// How many bytes of a data frame `decode` needs, by its first ones; None if these are too few.
+    pub fn needed(bytes: &[u8]) -> Option<usize> {
+        payload_len(bytes).map(|len| head_len(len.min(MAX_PAYLOAD)))
+    }
 }
 
 /// A frame as read back.
@@ -311,12 +316,18 @@ fn parse_record(bytes: &[u8], prefix: Prefix) -> Parsed {
     }
 }
 
+/// What a data frame says its payload's length is; None if the bytes end before that.
+fn payload_len(bytes: &[u8]) -> Option<usize> {
+    let head = bytes.get(PREFIX..PREFIX + DATA_HEAD)?;
+    let len = head[24..].first_chunk()?;
+    Some(u32::from_le_bytes(*len) as usize)
+}
+
 fn parse_data(bytes: &[u8], prefix: Prefix, payload_elided: bool) -> Parsed {
-    if bytes.len() < PREFIX + DATA_HEAD {
-        return Parsed::Short(PREFIX + DATA_HEAD);
-    }
     // The payload's length is needed to know how much to ask for; it is checked by `decode`.
-    let len = u32::from_le_bytes([bytes[56], bytes[57], bytes[58], bytes[59]]) as usize;
+    let Some(len) = payload_len(bytes) else {
+        return Parsed::Short(PREFIX + DATA_HEAD);
+    };
     if len > MAX_PAYLOAD || len > prefix.body {
         return Parsed::Bad("a data frame whose lengths disagree".into());
     }

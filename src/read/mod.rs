@@ -1,13 +1,17 @@
-//! Layer 4: reads extents from segments on the store: cache, plan, fetch, verify.
+//! Layer 4: reads extents from segments on the store: cache, plan, fetch ahead, verify.
 
+mod ahead;
 mod readers;
+mod window;
 
 use crate::base::error::Context;
-use crate::base::{Error, ErrorKind, Result, Timestamp};
+use crate::base::{Error, ErrorKind, Pos, Result, StreamId, Timestamp};
 use crate::cache::{BlockCache, BlockKey};
-use crate::format::frame::{DataHead, blocks, head_len};
+use crate::format::frame::{blocks, head_len};
+use crate::format::segment::HEADER_LEN;
 use crate::format::{BLOCK, Extent};
 use crate::store::{Reader, Store};
+use ahead::{Ahead, REGION, Step, Ticket};
 use bytes::{Bytes, BytesMut};
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -15,11 +19,14 @@ use readers::Readers;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
+use window::{Cursor, Head};
 
 /// Blocks fetched ahead when a frame is read in order.
 const AHEAD: u32 = (1 << 20) / BLOCK as u32;
 /// Blocks fetched when a frame is begun: more would be wasted on those who only look at its start.
 const AHEAD_AT_START: u32 = (256 << 10) / BLOCK as u32;
+/// A smaller cache does not hold what several readers fetch ahead.
+const CACHE_FOR_REGIONS: u64 = 16 * REGION;
 
 const HEADS: NonZeroUsize = NonZeroUsize::new(16 * 1024).unwrap();
 
@@ -31,73 +38,183 @@ pub struct Place {
     pub offset: u64,
     /// Length and time of change that a plain file must have; None for a segment.
     pub expected: Option<(u64, Timestamp)>,
+    /// The positions of a segment to which nothing is added any more. Only in such a one is every
+    /// byte known to be what its position says, and may be cached before an extent leads there.
+    pub sealed: Option<Range<Pos>>,
 }
 
-type Heads = LruCache<(u32, u64), Arc<[u32]>>;
+type Heads = LruCache<(StreamId, Pos), Arc<Head>>;
 
-pub struct FrameReader {
+pub struct FrameReader(Arc<Shared>);
+
+struct Shared {
     blocks: BlockCache,
     readers: Readers,
     /// Checksums of frames that were read in part.
     heads: Mutex<Heads>,
+    ahead: Option<Ahead>,
 }
 
 impl FrameReader {
     pub fn new(store: Arc<dyn Store>, cache_bytes: u64) -> FrameReader {
-        FrameReader {
+        FrameReader(Arc::new(Shared {
             blocks: BlockCache::new(cache_bytes),
             readers: Readers::new(store),
             heads: Mutex::new(LruCache::new(HEADS)),
-        }
-    }
-
-    pub fn cached_bytes(&self) -> usize {
-        self.blocks.bytes()
-    }
-
-    /// An extent's bytes if all of them are cached.
-    pub fn cached(&self, extent: &Extent) -> Option<Bytes> {
-        let range = block_range(extent);
-        let mut found = Vec::with_capacity(range.len());
-        for block in range.clone() {
-            found.push(self.blocks.get(&key(extent, block))?);
-        }
-        Some(cut(extent, range.start, &found))
+            ahead: (cache_bytes >= CACHE_FOR_REGIONS).then(Ahead::new),
+        }))
     }
 
     /// An extent's bytes, verified. A file that was closed, moved or replaced since its reader was
     /// opened is opened again, once.
     pub async fn fetch(&self, extent: &Extent, place: &Place) -> Result<Bytes> {
-        if let Some(bytes) = self.cached(extent) {
-            return Ok(bytes);
-        }
-        match self.fetch_once(extent, place).await {
-            Err(e) if !e.is(ErrorKind::TimedOut) => {
-                self.readers.forget(&place.path);
-                self.fetch_once(extent, place).await
+        let shared = &self.0;
+        let wanted = block_range(extent);
+        let mut got = Vec::with_capacity(wanted.len());
+        let mut tried = None;
+        loop {
+            let next = wanted.start + got.len() as u32;
+            if next == wanted.end {
+                break;
             }
-            done => done,
+            if let Some(bytes) = shared.cached(extent, next, place) {
+                got.push(bytes);
+            } else if tried != Some(next) && shared.read_ahead(extent, next, place).await {
+                tried = Some(next);
+            } else {
+                let more = shared.fetch_blocks(extent, next..wanted.end, place).await?;
+                got.extend(more.into_iter().take((wanted.end - next) as usize));
+                break;
+            }
         }
+        let bytes = cut(extent, wanted.start, &got);
+        if bytes.len() != extent.len as usize {
+            let text = format!("{} ends within an extent of it", place.path);
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        Ok(bytes)
     }
 
     /// The file of this path goes away.
     pub fn forget(&self, path: &str) {
-        self.readers.forget(path);
+        self.0.readers.forget(path);
     }
 
     /// Whether a plain file is what it must be. `NotFound` if there is none, `Corrupt` if it was
     /// changed.
     pub async fn check(&self, place: &Place) -> Result<()> {
-        let checked = self.readers.check(place).await;
+        let checked = self.0.readers.check(place).await;
         if checked.is_err() {
-            self.readers.forget(&place.path);
+            self.0.readers.forget(&place.path);
         }
         checked
     }
+}
 
-    async fn fetch_once(&self, extent: &Extent, place: &Place) -> Result<Bytes> {
+impl Shared {
+    fn cached(self: &Arc<Shared>, extent: &Extent, block: u32, place: &Place) -> Option<Bytes> {
+        let hit = self.blocks.get(&key(extent, block))?;
+        if let Some(ahead) = self.ahead.as_ref().filter(|_| hit.was_ahead)
+            && let Some((cursor, ticket)) = ahead.used(extent.stream, block_end(extent, block))
+        {
+            let (shared, stream, place) = (self.clone(), extent.stream, place.clone());
+            tokio::spawn(async move {
+                // Not opened for this: the file may be going away, and nobody waits.
+                let Some(reader) = shared.readers.opened(&place.path) else {
+                    return;
+                };
+                let done = shared.window(stream, cursor, &*reader, &place, ticket);
+                if let Err(e) = done.await {
+                    tracing::debug!("reading {} ahead: {e}", place.path);
+                }
+            });
+        }
+        Some(hit.bytes)
+    }
+
+    /// Fetches this block with its neighbours if that promises well. False if it does not, or failed:
+    /// the block is to be fetched alone then.
+    async fn read_ahead(&self, extent: &Extent, block: u32, place: &Place) -> bool {
+        let (Some(ahead), Some(_)) = (&self.ahead, &place.sealed) else {
+            return false;
+        };
+        match ahead.miss(extent.stream, block_end(extent, block)) {
+            Step::Alone => false,
+            Step::Wait(turn) => {
+                drop(turn.lock().await);
+                true
+            }
+            Step::Window(ticket) => {
+                let done = async {
+                    let reader = self.readers.open(place).await?;
+                    let cursor = match block {
+                        0 => Cursor::Frame(frame_pos(extent)),
+                        _ => Cursor::Block(self.head(extent, place, &*reader).await?, block),
+                    };
+                    self.window(extent.stream, cursor, &*reader, place, ticket)
+                        .await
+                };
+                // What is wrong is told by the one who fetches the block alone.
+                done.await.is_ok()
+            }
+        }
+    }
+
+    /// Fetches and caches all from `cursor` to where the ticket says.
+    async fn window(
+        &self,
+        stream: StreamId,
+        cursor: Cursor,
+        reader: &dyn Reader,
+        place: &Place,
+        ticket: Ticket,
+    ) -> Result<()> {
+        let from = cursor.at();
+        let Some(sealed) = place.sealed.clone().filter(|s| s.contains(&from)) else {
+            return Ok(());
+        };
+        let to = ticket.to.min(sealed.end);
+        let offset = HEADER_LEN as u64 + (from - sealed.start);
+        let len = to.saturating_sub(from) as usize;
+        let bytes = reader.read_at(offset, len).await?;
+        let window = window::take_apart(&bytes, cursor, sealed.end);
+        let blocks = window.blocks.len() as u64;
+        for (head, block, bytes) in window.blocks {
+            let pos = head.payload;
+            let key = BlockKey { stream, pos, block };
+            self.blocks.put_ahead(key, bytes);
+            if head.crcs.len() > 1 && !self.heads.lock().contains(&(stream, pos)) {
+                self.heads.lock().put((stream, pos), head);
+            }
+        }
+        let reached = window.next.as_ref().map_or(to, Cursor::at);
+        ticket.done(from, reached, blocks, window.next);
+        Ok(())
+    }
+
+    /// These blocks of an extent's frame, and perhaps more behind them.
+    async fn fetch_blocks(
+        &self,
+        extent: &Extent,
+        wanted: Range<u32>,
+        place: &Place,
+    ) -> Result<Vec<Bytes>> {
+        match self.fetch_once(extent, wanted.clone(), place).await {
+            Err(e) if !e.is(ErrorKind::TimedOut) => {
+                self.readers.forget(&place.path);
+                self.fetch_once(extent, wanted, place).await
+            }
+            done => done,
+        }
+    }
+
+    async fn fetch_once(
+        &self,
+        extent: &Extent,
+        wanted: Range<u32>,
+        place: &Place,
+    ) -> Result<Vec<Bytes>> {
         let reader = self.readers.open(place).await?;
-        let wanted = block_range(extent);
         let range = self.plan(extent, wanted, &*reader, place);
         let got = if extent.frame == 0 {
             self.read_plain(&*reader, &range).await
@@ -108,12 +225,7 @@ impl FrameReader {
         for (block, bytes) in range.clone().zip(&got) {
             self.blocks.put(key(extent, block), bytes.clone());
         }
-        let bytes = cut(extent, range.start, &got);
-        if bytes.len() != extent.len as usize {
-            let text = format!("{} ends within an extent of it", place.path);
-            return Err(Error::new(ErrorKind::Corrupt, text));
-        }
-        Ok(bytes)
+        Ok(got)
     }
 
     /// The blocks to fetch: those wanted, and more if the frame seems to be read in order.
@@ -156,74 +268,78 @@ impl FrameReader {
         range: &Range<u32>,
     ) -> Result<Vec<Bytes>> {
         let len = extent.frame as usize;
-        let head = head_len(len);
         let from = range.start as usize * BLOCK;
         let to = (range.end as usize * BLOCK).min(len);
-        let known = self
-            .heads
-            .lock()
-            .get(&(extent.stream.0, extent.pos))
-            .cloned();
-        let (crcs, payload) = match known {
-            Some(crcs) => (
-                crcs,
-                reader
-                    .read_at(place.offset + from as u64, to - from)
-                    .await?,
-            ),
-            None if from == 0 => {
-                let all = reader
-                    .read_at(place.offset - head as u64, head + to)
-                    .await?;
-                (self.learn(extent, &all)?, all.slice(head..))
-            }
-            None => {
-                let first = reader.read_at(place.offset - head as u64, head).await?;
-                let crcs = self.learn(extent, &first)?;
-                (
-                    crcs,
-                    reader
-                        .read_at(place.offset + from as u64, to - from)
-                        .await?,
-                )
-            }
+        let key = (extent.stream, extent.pos);
+        let known = self.heads.lock().get(&key).cloned();
+        if known.is_none() && from == 0 {
+            // Head and payload in one request.
+            let front = head_len(len);
+            let all = reader
+                .read_at(place.offset - front as u64, front + to)
+                .await?;
+            let head = self.learn(extent, &all)?;
+            return verified(&all[front..], range, &head);
+        }
+        let head = match known {
+            Some(head) => head,
+            None => self.head(extent, place, reader).await?,
         };
-        verified(&payload, range, &crcs)
+        let payload = reader
+            .read_at(place.offset + from as u64, to - from)
+            .await?;
+        verified(&payload, range, &head)
     }
 
-    /// Decodes a frame's head and remembers its checksums.
-    fn learn(&self, extent: &Extent, bytes: &[u8]) -> Result<Arc<[u32]>> {
-        let (prefix, head) = DataHead::decode(bytes)?;
-        let start = extent.pos - head_len(extent.frame as usize) as u64;
-        if prefix.pos != start || head.len != extent.frame {
-            let text = format!(
-                "the frame of position {} where {start} was expected",
-                prefix.pos
-            );
+    async fn head(&self, extent: &Extent, place: &Place, reader: &dyn Reader) -> Result<Arc<Head>> {
+        let key = (extent.stream, extent.pos);
+        if let Some(head) = self.heads.lock().get(&key).cloned() {
+            return Ok(head);
+        }
+        let len = head_len(extent.frame as usize);
+        let bytes = reader.read_at(place.offset - len as u64, len).await?;
+        self.learn(extent, &bytes)
+    }
+
+    /// Decodes a frame's head and remembers it.
+    fn learn(&self, extent: &Extent, bytes: &[u8]) -> Result<Arc<Head>> {
+        let start = frame_pos(extent);
+        let head = Head::decode(bytes, start)?.filter(|h| h.len == extent.frame as usize);
+        let Some(head) = head.map(Arc::new) else {
+            let text = format!("another frame than that of position {start}");
             return Err(Error::new(ErrorKind::Corrupt, text));
+        };
+        if head.crcs.len() > 1 {
+            let key = (extent.stream, extent.pos);
+            self.heads.lock().put(key, head.clone());
         }
-        let crcs: Arc<[u32]> = head.crcs.into();
-        if crcs.len() > 1 {
-            self.heads
-                .lock()
-                .put((extent.stream.0, extent.pos), crcs.clone());
-        }
-        Ok(crcs)
+        Ok(head)
     }
 }
 
 /// Splits a payload into its blocks, each copied out (a cached block must not keep more alive) and
 /// checked.
-fn verified(payload: &[u8], range: &Range<u32>, crcs: &[u32]) -> Result<Vec<Bytes>> {
+fn verified(payload: &[u8], range: &Range<u32>, head: &Head) -> Result<Vec<Bytes>> {
     let mut out = Vec::with_capacity(range.len());
     for (block, bytes) in range.clone().zip(payload.chunks(BLOCK)) {
-        if crcs.get(block as usize) != Some(&crc32c::crc32c(bytes)) {
+        if !head.is_right(block, bytes) {
             let text = format!("block {block} does not match its checksum");
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
         out.push(Bytes::copy_from_slice(bytes));
     }
     Ok(out)
+}
+
+/// Position of the frame whose payload an extent points into.
+fn frame_pos(e: &Extent) -> Pos {
+    e.pos - head_len(e.frame as usize) as u64
+}
+
+/// Position behind a block's last byte.
+fn block_end(e: &Extent, block: u32) -> Pos {
+    let end = (block as u64 + 1) * BLOCK as u64;
+    e.pos + end.min(e.frame as u64)
 }
 
 /// Where the extent's bytes start, counted from block 0.

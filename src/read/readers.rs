@@ -34,6 +34,11 @@ impl Readers {
         }
     }
 
+    /// The reader of a file that is open anyway.
+    pub(super) fn opened(&self, path: &str) -> Option<Arc<dyn Reader>> {
+        self.open.lock().peek(path).cloned()
+    }
+
     pub(super) async fn open(&self, place: &Place) -> Result<Arc<dyn Reader>> {
         if let Some(reader) = self.open.lock().get(&place.path) {
             return Ok(reader.clone());

@@ -23,7 +23,7 @@ use crate::base::{
     Clock, Epoch, Error, ErrorKind, Ino, Pos, Result, SessionId, StreamId, Timestamp,
 };
 use crate::format::segment::HEADER_LEN;
-use crate::format::{DataFrame, Extent, Row};
+use crate::format::{DataFrame, Extent, Row, SegmentState};
 use crate::index::Index;
 use crate::read::{FrameReader, Place};
 use crate::segment;
@@ -308,6 +308,7 @@ impl Volume {
                 path: segment::utf8(&foreign.path)?.to_string(),
                 offset: 0,
                 expected: Some((foreign.len, foreign.mtime)),
+                sealed: None,
             };
             self.reader.check(&place).await?;
         }
@@ -399,6 +400,7 @@ pub fn place(index: &Index, epoch: Epoch, extent: &Extent) -> Result<Place> {
             path: segment::utf8(&foreign.path)?.to_string(),
             offset: 0,
             expected: Some((foreign.len, foreign.mtime)),
+            sealed: None,
         });
     }
     let Some(found) = index.segment_at(extent.stream, extent.pos) else {
@@ -412,6 +414,7 @@ pub fn place(index: &Index, epoch: Epoch, extent: &Extent) -> Result<Place> {
         path: segment::path(&found.row.name, epoch),
         offset: HEADER_LEN as u64 + (extent.pos - found.row.base),
         expected: None,
+        sealed: (found.row.state == SegmentState::Sealed).then_some(found.row.base..found.row.end),
     })
 }
 
