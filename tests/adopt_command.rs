@@ -2,9 +2,16 @@
 
 mod support;
 
+use nix::fcntl::AT_FDCWD;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::{UtimensatFlags, utimensat};
+use nix::sys::time::TimeSpec;
+use nix::unistd::Pid;
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -295,6 +302,11 @@ fn fill(at: &Path) {
     std::fs::write(at.join("d/long"), content(7).repeat(100)).unwrap();
     std::fs::hard_link(at.join("d/long"), at.join("d/e/same")).unwrap();
     symlink("../long", at.join("d/e/link")).unwrap();
+    let time = TimeSpec::new(LONG_AGO.as_secs() as i64, 5);
+    let flag = UtimensatFlags::NoFollowSymlink;
+    utimensat(AT_FDCWD, &at.join("d/e/link"), &time, &time, flag).unwrap();
+    let no_text = OsStr::from_bytes(b"d/e/no\xfftext");
+    std::fs::write(at.join(no_text), "any bytes").unwrap();
     let mut sparse = File::create(at.join("d/sparse")).unwrap();
     sparse.seek(SeekFrom::Start(50 << 20)).unwrap();
     sparse.write_all(b"end").unwrap();
@@ -323,8 +335,8 @@ fn a_tree_comes_out_as_it_went_in() {
         assert_eq!(trees::tree(&out), tree, "{name}");
         let sparse = out.join("sparse").metadata().unwrap();
         assert!(sparse.blocks() * 512 < 1 << 20, "holes are holes");
-        for path in ["", "e", "e/3"] {
-            let time = out.join(path).metadata().unwrap().mtime();
+        for path in ["", "e", "e/3", "e/link"] {
+            let time = out.join(path).symlink_metadata().unwrap().mtime();
             assert_eq!(time, LONG_AGO.as_secs() as i64, "{name}/{path}");
         }
         let ino = |path: &str| out.join(path).metadata().unwrap().ino();
@@ -333,7 +345,7 @@ fn a_tree_comes_out_as_it_went_in() {
     let mountpoint = mount.path();
     let output = run(mountpoint.to_str().unwrap(), "/d", &to("live"));
     assert!(output.status.success(), "{}", said(&output));
-    assert!(said(&output).contains("22 files"), "{}", said(&output));
+    assert!(said(&output).contains("23 files"), "{}", said(&output));
     check("live");
     // A root that is mounted elsewhere is not read behind its owner's back.
     let output = run(&url, "d", &to("behind"));
@@ -400,4 +412,62 @@ fn an_export_that_fails_says_what_it_left() {
         "{text}"
     );
     assert!(!out.exists(), "the name is for what is whole");
+    assert!(text.contains("--partial leaves out"), "{text}");
+
+    // One bad file made the export of all others useless.
+    let url = format!("file://{}", out.display());
+    let output = plain.run(&["export", "--partial", &plain.url(), "/", &url]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("LEFT OUT: /job/shared/4: "), "{text}");
+    assert!(text.contains("6 files"), "{text}");
+    assert!(!out.join("job/shared/4").exists());
+    assert!(std::fs::read(out.join("job/shared/3")).unwrap() == content(3));
+}
+
+/// A destination that stowfs would take for its own, and one that somebody gives up.
+#[test]
+fn an_export_stays_out_of_stowfs_own_files_and_tells_when_it_is_interrupted() {
+    let plain = Plain::new();
+    std::fs::create_dir(plain.at("many")).unwrap();
+    for n in 0..5000 {
+        plain.put(&format!("many/{n}"), b"small");
+    }
+    drop(plain.mount(&[]));
+    let link = plain.dir.path().join("link");
+    symlink(plain.at(".stowfs"), &link).unwrap();
+    for own in ["root/.stowfs/data/out", "link/out", "link/new/out"] {
+        let url = format!("file://{}", plain.dir.path().join(own).display());
+        let output = plain.run(&["export", &plain.url(), "/job", &url]);
+        assert_eq!(output.status.code(), Some(1), "{own}");
+        let text = said(&output);
+        assert!(text.contains("stowfs has its own files"), "{text}");
+    }
+
+    let part = || {
+        let all = plain.dir.path().read_dir().unwrap().map(|e| e.unwrap());
+        let mut names = all.map(|e| e.file_name().into_string().unwrap());
+        names.find(|name| name.starts_with("out.part-"))
+    };
+    let mut command = stowfs();
+    command.args(["export", &plain.url(), "/"]);
+    command.arg(format!("file://{}/out", plain.dir.path().display()));
+    command.arg("--run-dir").arg(plain.dir.path().join("run"));
+    command.stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let begun = Instant::now();
+    while part().is_none() && child.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let left = format!("{} is not whole: delete it", part().unwrap());
+    assert!(
+        text.contains("interrupted by SIGTERM") && text.contains(&left),
+        "{text}"
+    );
+    assert!(!plain.dir.path().join("out").exists());
 }

@@ -16,7 +16,8 @@ mod walk;
 
 pub use adopt::{AdoptReport, AdoptRequest, Packed, adopt, adopt_dry, normal_path};
 pub use export::{
-    Dest, ExportReport, MountSource, RootSource, Source, export, split as split_destination,
+    Dest, ExportOptions, ExportReport, MountSource, RootSource, Source, export,
+    split as split_destination,
 };
 pub use fsck::{FsckOptions, fsck};
 pub use rebuild::{RebuildOptions, RebuildReport, rebuild};

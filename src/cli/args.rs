@@ -229,8 +229,9 @@ pub struct AdoptArgs {
 ///
 /// Times, modes, symbolic and hard links, holes and (as root) owners are kept where the destination
 /// has them; what it has not is told at the end. Every file is read back and compared, and the
-/// destination gets its name when all is there. A root that is not mounted is only read; one that a
-/// crash left is taken over for as long as it takes.
+/// destination gets its name when all is there: until then, and if the export is interrupted, there
+/// is DEST.part-… beside it. A root that is not mounted is only read; one that a crash left is taken
+/// over for as long as it takes.
 #[derive(ClapArgs)]
 #[command(after_help = EXIT_CODES)]
 pub struct ExportArgs {
@@ -242,6 +243,10 @@ pub struct ExportArgs {
     /// What to make: file:///dir/new or hdfs://…/new. It must not exist
     #[arg(value_name = "DEST-URL")]
     pub dest: String,
+    /// Go on without what cannot be exported (files that are damaged, names that the destination
+    /// cannot have), name each of them, and end with 1
+    #[arg(long)]
+    pub partial: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

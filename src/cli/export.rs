@@ -4,10 +4,12 @@ use super::admin::show;
 use super::adopt::{advise, below, open_options};
 use super::args::ExportArgs;
 use super::mount::store_options;
+use super::shutdown::{End, Signals};
 use super::upkeep::Bar;
 use super::{Exit, complain, logging, options, rundir};
 use crate::admin::{
-    Dest, ExportReport, MountSource, RootSource, Source, export, normal_path, split_destination,
+    Dest, ExportOptions, ExportReport, MountSource, RootSource, Source, export, normal_path,
+    split_destination,
 };
 use crate::base::error::Context;
 use crate::base::{Config, Error, ErrorKind, Result};
@@ -22,9 +24,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub fn run(args: &ExportArgs) -> Exit {
-    let done = carry_out(args).and_then(|report| show(&report, args.json));
+    let done = carry_out(args).and_then(|report| {
+        show(&report, args.json)?;
+        Ok(report)
+    });
     match done {
-        Ok(()) => Exit::Ok,
+        Ok(report) if report.failed.is_empty() => Exit::Ok,
+        Ok(_) => Exit::Error,
         Err(e) => complain(&e),
     }
 }
@@ -87,28 +93,36 @@ async fn from_mount(
         return Err(Error::new(ErrorKind::Invalid, text));
     }
     let source = MountSource::new(mountpoint.path(), &path);
-    carry(&source, &path, dest).await
+    carry(&source, &path, args, dest).await
 }
 
 async fn from_store(args: &ExportArgs, config: Config, dest: &Dest) -> Result<ExportReport> {
     let store: Arc<dyn Store> = connect(&args.source, &store_options(&config)).await?;
     let path = normal_path(&args.path);
     if let Some(source) = RootSource::released(store.clone()).await? {
-        return carry(&source, &path, dest).await;
+        return carry(&source, &path, args, dest).await;
     }
     // Its owner lives, or died: who opens it finds out, and closes what was left open.
     let volume = Volume::open_as_is(store, open_options(config)?, Begin::Nothing)
         .await
         .map_err(|e| advise(e, "export"))
         .context(format_args!("cannot open {}", args.source))?;
-    let done = carry(&RootSource::owned(volume.clone()), &path, dest).await;
+    let done = carry(&RootSource::owned(volume.clone()), &path, args, dest).await;
     let closed = volume.shutdown().await;
     let report = done?;
     closed.context("closing the root")?;
     Ok(report)
 }
 
-async fn carry(source: &dyn Source, path: &str, dest: &Dest) -> Result<ExportReport> {
+/// Until it is done or somebody has enough of it. The caller goes on either way, so that a root that
+/// was taken over is released.
+async fn carry(
+    source: &dyn Source,
+    path: &str,
+    args: &ExportArgs,
+    dest: &Dest,
+) -> Result<ExportReport> {
+    let mut signals = Signals::listen()?;
     let bar = Bar::new();
     let mut progress = |done, total| {
         bar.step(&json!(Step {
@@ -117,7 +131,21 @@ async fn carry(source: &dyn Source, path: &str, dest: &Dest) -> Result<ExportRep
             total,
         }));
     };
-    let done = export(source, path, dest, &mut progress).await;
+    let options = ExportOptions {
+        partial: args.partial,
+    };
+    let work = export(source, path, dest, &options, &mut progress);
+    let done = tokio::select! {
+        done = work => done,
+        end = signals.next() => {
+            let why = match end {
+                End::Signal(name) => name,
+                _ => "a failure of a thread",
+            };
+            let text = format!("interrupted by {why}; {}", dest.left());
+            Err(Error::new(ErrorKind::Other, text))
+        }
+    };
     bar.end();
     done
 }

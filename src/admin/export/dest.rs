@@ -1,21 +1,22 @@
 //! Where an export writes: a directory of a local filesystem or of an HDFS.
 
+use super::local;
 use super::source::{Item, Source};
+use crate::admin::text;
 use crate::base::error::Context;
 use crate::base::{Error, ErrorKind, Result};
 use crate::format::MAX_PAYLOAD;
+use crate::segment::META_DIR;
 use crate::store::Store;
 use crate::store::url::StoreUrl;
 use bytes::Bytes;
-use nix::unistd::{Gid, Uid};
+use nix::unistd::Uid;
 use std::ffi::OsStr;
-use std::fs::{File, FileTimes, OpenOptions, Permissions};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Zeros for a hole, where holes cannot be.
 const ZEROS: usize = 1 << 20;
@@ -30,6 +31,8 @@ pub struct Dest {
     name: String,
     /// The name until all is written.
     partial: String,
+    /// Whether something may have been written.
+    begun: AtomicBool,
 }
 
 /// The URL of the directory that a destination is in, and the destination's name in it.
@@ -58,10 +61,35 @@ pub fn split(url: &str) -> Result<(String, String)> {
     }
 }
 
+/// Refuses a destination among stowfs's own files, of whatever root: there it would be taken for
+/// something that a crash left, or hide something.
+fn refuse_own(url: &str) -> Result<()> {
+    let own = match StoreUrl::parse(url)? {
+        StoreUrl::Hdfs { dir, .. } => dir.split('/').any(|part| part == META_DIR),
+        StoreUrl::File(dir) => {
+            // Links may lead there as well.
+            let real = dir.ancestors().find_map(|d| d.canonicalize().ok());
+            let mut all = dir
+                .components()
+                .chain(real.iter().flat_map(|d| d.components()));
+            all.any(|part| part.as_os_str() == META_DIR)
+        }
+    };
+    match own {
+        false => Ok(()),
+        true => {
+            let text =
+                format!("{url} lies in {META_DIR}, where stowfs has its own files; name another");
+            Err(Error::new(ErrorKind::Invalid, text))
+        }
+    }
+}
+
 impl Dest {
     /// `store` is the one of the parent's URL.
     pub fn new(url: &str, store: Arc<dyn Store>) -> Result<Dest> {
         let (parent_url, name) = split(url)?;
+        refuse_own(url)?;
         let local = match StoreUrl::parse(&parent_url)? {
             StoreUrl::File(dir) => Some(dir),
             StoreUrl::Hdfs { .. } => None,
@@ -74,6 +102,7 @@ impl Dest {
             local,
             partial: format!("{name}.part-{}", &id[..8]),
             name,
+            begun: AtomicBool::new(false),
         })
     }
 
@@ -104,7 +133,16 @@ impl Dest {
         }
     }
 
+    /// What an export that did not end well leaves.
+    pub fn left(&self) -> String {
+        match self.begun.load(Ordering::Relaxed) {
+            true => format!("{} is not whole: delete it", self.partial_url()),
+            false => "nothing was written".into(),
+        }
+    }
+
     pub async fn begin(&self) -> Result<()> {
+        self.begun.store(true, Ordering::Relaxed);
         let naming = format!("making {}", self.parent_url);
         self.store.mkdir("").await.context(naming)
     }
@@ -117,62 +155,75 @@ impl Dest {
             .context(naming)
     }
 
-    /// Below the parent.
-    fn path(&self, item: &Item) -> String {
-        match item.path.is_empty() {
-            true => self.partial.clone(),
-            false => format!("{}/{}", self.partial, item.path),
+    /// Where an item goes on a local filesystem.
+    fn local(&self, item: &Item) -> Option<PathBuf> {
+        let at = self.local.as_ref()?.join(&self.partial);
+        Some(match item.path.is_empty() {
+            true => at,
+            false => at.join(OsStr::from_bytes(&item.path)),
+        })
+    }
+
+    /// The same on an HDFS, which has names that are text.
+    fn remote(&self, item: &Item) -> Result<String> {
+        if item.path.is_empty() {
+            return Ok(self.partial.clone());
         }
+        let path = std::str::from_utf8(&item.path).map_err(|_| {
+            let text = format!(
+                "the name {:?} is not UTF-8, and HDFS has no others; rename it",
+                text(&item.path)
+            );
+            Error::new(ErrorKind::Unsupported, text)
+        })?;
+        Ok(format!("{}/{path}", self.partial))
     }
 
     pub async fn make_dir(&self, item: &Item) -> Result<()> {
-        self.store.mkdir(&self.path(item)).await
+        match self.local(item) {
+            Some(at) => local::make_dir(at).await,
+            None => self.store.mkdir(&self.remote(item)?).await,
+        }
     }
 
     /// Copies a file, reads it back, and gives it its attributes. True if it has holes.
     pub async fn copy_file(&self, source: &dyn Source, item: &Item) -> Result<bool> {
         let data = source.data(item).await?;
-        let crc = match &self.local {
-            Some(dir) => {
-                self.write_local(dir.join(self.path(item)), source, item, &data)
-                    .await?
+        let (crc, found) = match self.local(item) {
+            Some(at) => {
+                let crc = local::write(at.clone(), source, item, &data).await?;
+                source.check(item).await?;
+                (crc, local::read_back(at, &data).await?)
             }
-            None => self.write_remote(source, item, &data).await?,
+            None => {
+                let crc = self.write_remote(source, item, &data).await?;
+                source.check(item).await?;
+                (crc, self.read_back(item, &data).await?)
+            }
         };
-        source.check(item).await?;
-        self.compare(item, &data, crc).await?;
+        if found != (item.size, crc) {
+            let text =
+                "what was written reads back otherwise; the destination is not to be trusted";
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
         self.dress(item).await?;
         Ok(data.iter().map(|r| r.end - r.start).sum::<u64>() < item.size)
     }
 
-    /// Returns a checksum of all data.
-    async fn write_local(
-        &self,
-        at: PathBuf,
-        source: &dyn Source,
-        item: &Item,
-        data: &[Range<u64>],
-    ) -> Result<u32> {
-        let create = move || {
-            let mut options = OpenOptions::new();
-            options.write(true).create_new(true).mode(0o600);
-            Ok(Arc::new(options.open(at)?))
+    /// Takes away what is there of a file that cannot be copied.
+    pub async fn drop_file(&self, item: &Item) -> Result<()> {
+        let gone = match self.local(item) {
+            Some(at) => local::remove(at).await,
+            None => match self.remote(item) {
+                Ok(path) => self.store.delete(&path).await,
+                // It was never begun.
+                Err(_) => Ok(()),
+            },
         };
-        let file: Arc<File> = blocking(create).await?;
-        let mut crc = 0;
-        for piece in pieces(data) {
-            let (file, off) = (file.clone(), piece.start);
-            let bytes = source.read(item, piece).await?;
-            crc = crc32c::crc32c_append(crc, &bytes);
-            blocking(move || Ok(file.write_all_at(&bytes, off)?)).await?;
+        match gone {
+            Err(e) if e.is(ErrorKind::NotFound) => Ok(()),
+            gone => gone,
         }
-        let size = item.size;
-        let end = move || {
-            file.set_len(size)?;
-            Ok(file.sync_all()?)
-        };
-        blocking(end).await?;
-        Ok(crc)
     }
 
     async fn write_remote(
@@ -181,7 +232,7 @@ impl Dest {
         item: &Item,
         data: &[Range<u64>],
     ) -> Result<u32> {
-        let mut writer = self.store.create(&self.path(item)).await?;
+        let mut writer = self.store.create(&self.remote(item)?).await?;
         let (mut crc, mut at) = (0, 0);
         let end = item.size..item.size;
         for piece in pieces(data).into_iter().chain([end]) {
@@ -201,71 +252,45 @@ impl Dest {
         Ok(crc)
     }
 
-    /// Reads a file back.
-    async fn compare(&self, item: &Item, data: &[Range<u64>], crc: u32) -> Result<()> {
-        let reader = self.store.open(&self.path(item)).await?;
+    /// Length and checksum of what was written.
+    async fn read_back(&self, item: &Item, data: &[Range<u64>]) -> Result<(u64, u32)> {
+        let reader = self.store.open(&self.remote(item)?).await?;
         let mut found = 0;
         for piece in pieces(data) {
             let len = (piece.end - piece.start) as usize;
             let bytes = reader.read_at(piece.start, len).await?;
             found = crc32c::crc32c_append(found, &bytes);
         }
-        if (reader.len(), found) == (item.size, crc) {
-            return Ok(());
-        }
-        let text = "what was written reads back otherwise; the destination is not to be trusted";
-        Err(Error::new(ErrorKind::Corrupt, text))
+        Ok((reader.len(), found))
     }
 
     /// Owner, mode and time.
     pub async fn dress(&self, item: &Item) -> Result<()> {
-        let path = self.path(item);
-        let Some(dir) = &self.local else {
-            return self.store.set_attr(&path, item.mode, item.mtime).await;
-        };
-        let (at, owners, item) = (dir.join(path), self.keeps_owners(), item.clone());
-        let dress = move || {
-            let file = File::open(&at)?;
-            if owners {
-                fchown(&file, Some(item.uid), Some(item.gid))?;
+        match self.local(item) {
+            Some(at) => local::dress(at, self.keeps_owners(), item).await,
+            None => {
+                let path = self.remote(item)?;
+                self.store.set_attr(&path, item.mode, item.mtime).await
             }
-            let nanos = Duration::from_nanos(item.mtime.unsigned_abs());
-            let time = match item.mtime < 0 {
-                true => UNIX_EPOCH - nanos,
-                false => UNIX_EPOCH + nanos,
-            };
-            file.set_times(FileTimes::new().set_modified(time).set_accessed(time))?;
-            Ok(file.set_permissions(Permissions::from_mode(item.mode))?)
-        };
-        blocking(dress).await
+        }
     }
 
     pub async fn symlink(&self, item: &Item) -> Result<()> {
-        let Some(dir) = &self.local else {
-            return Ok(());
-        };
-        let (at, owners, item) = (dir.join(self.path(item)), self.keeps_owners(), item.clone());
-        let link = move || {
-            std::os::unix::fs::symlink(OsStr::from_bytes(&item.target), &at)?;
-            if owners {
-                let (uid, gid) = (Uid::from_raw(item.uid), Gid::from_raw(item.gid));
-                std::os::unix::fs::lchown(&at, Some(uid.as_raw()), Some(gid.as_raw()))?;
-            }
-            Ok(())
-        };
-        blocking(link).await
+        match self.local(item) {
+            Some(at) => local::symlink(at, self.keeps_owners(), item).await,
+            None => Ok(()),
+        }
     }
 
     pub async fn hard_link(&self, first: &Item, item: &Item) -> Result<()> {
-        let Some(dir) = &self.local else {
-            return Ok(());
-        };
-        let (from, to) = (dir.join(self.path(first)), dir.join(self.path(item)));
-        blocking(move || Ok(std::fs::hard_link(from, to)?)).await
+        match (self.local(first), self.local(item)) {
+            (Some(from), Some(to)) => local::hard_link(from, to).await,
+            _ => Ok(()),
+        }
     }
 }
 
-fn pieces(data: &[Range<u64>]) -> Vec<Range<u64>> {
+pub(super) fn pieces(data: &[Range<u64>]) -> Vec<Range<u64>> {
     let step = MAX_PAYLOAD as u64;
     let cut = |r: &Range<u64>| {
         let end = r.end;
@@ -275,13 +300,6 @@ fn pieces(data: &[Range<u64>]) -> Vec<Range<u64>> {
             .collect::<Vec<_>>()
     };
     data.iter().flat_map(cut).collect()
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let lost = |e| Error::new(ErrorKind::Other, format!("a thread ended early: {e}"));
-    tokio::task::spawn_blocking(work).await.map_err(lost)?
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 //! time.
 //!
 //! Everything is written below a temporary name beside the destination, read back and compared, and
-//! gets its name by one rename at the end: what has the name is whole.
+//! gets its name by one rename at the end: what has the name is whole, but for what the report says.
 
 mod dest;
+mod local;
 mod mounted;
 mod source;
 
@@ -12,12 +13,12 @@ pub use dest::{Dest, split};
 pub use mounted::MountSource;
 pub use source::{Item, Kind, RootSource, Source};
 
-use super::size;
+use super::{shown, size, text};
 use crate::base::error::Context;
 use crate::base::{Error, ErrorKind, Result};
 use futures::future::join_all;
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 /// Files that are copied at the same time.
@@ -25,6 +26,8 @@ const AT_ONCE: usize = 8;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ExportReport {
+    /// What could not be exported, and was left out.
+    pub failed: Vec<Failed>,
     pub destination: String,
     pub files: u64,
     pub directories: u64,
@@ -36,6 +39,19 @@ pub struct ExportReport {
     pub not_kept: BTreeMap<String, u64>,
 }
 
+/// A path below what is exported, and why it was left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failed {
+    pub path: String,
+    pub why: String,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExportOptions {
+    /// Go on without what cannot be exported.
+    pub partial: bool,
+}
+
 impl ExportReport {
     fn lost(&mut self, what: &str) {
         *self.not_kept.entry(what.to_string()).or_default() += 1;
@@ -44,19 +60,26 @@ impl ExportReport {
 
 impl fmt::Display for ExportReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Failed { path, why } in &self.failed {
+            writeln!(f, "LEFT OUT: /{}: {}", shown(path), shown(why))?;
+        }
         for (what, times) in &self.not_kept {
             writeln!(f, "note: {what}: {times}")?;
         }
         write!(
             f,
             "{} files ({}), {} directories, {} symbolic links and {} hard links exported to {} and \
-             compared",
+             compared{}",
             self.files,
             size(self.bytes),
             self.directories,
             self.symlinks,
             self.hard_links,
-            self.destination
+            self.destination,
+            match self.failed.len() {
+                0 => String::new(),
+                n => format!("; {n} entries were LEFT OUT, see above"),
+            }
         )
     }
 }
@@ -66,108 +89,199 @@ pub async fn export(
     source: &dyn Source,
     path: &str,
     dest: &Dest,
+    options: &ExportOptions,
     progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<ExportReport> {
     dest.refuse_existing().await?;
-    let items = walk(source, path).await?;
-    dest.begin().await?;
-    let mut report = ExportReport {
-        destination: dest.url().to_string(),
-        ..ExportReport::default()
+    let mut exporter = Exporter {
+        source,
+        dest,
+        options,
+        report: ExportReport {
+            destination: dest.url().to_string(),
+            ..ExportReport::default()
+        },
     };
-    let copied = copy(source, dest, &items, &mut report, progress).await;
+    let items = exporter.walk(path).await?;
+    dest.begin().await?;
+    let copied = exporter.copy(&items, progress).await;
     let done = match copied {
         Ok(()) => dest.publish().await,
         Err(e) => Err(e),
     };
+    let report = exporter.report;
     done.map_err(|e| {
+        let way_out = match options.partial || is_final(&e) {
+            true => "",
+            false => "; --partial leaves out what cannot be exported",
+        };
         let text = format!(
-            "{e}; {} of {} entries were written to {}, which is not whole: delete it",
+            "{e}; {} of {} entries were written; {}{way_out}",
             report.files + report.directories + report.symlinks + report.hard_links,
             items.len(),
-            dest.partial_url()
+            dest.left(),
         );
         Error::new(e.kind(), text)
     })?;
     Ok(report)
 }
 
-/// Everything at and below a path; a directory comes before what is in it.
-async fn walk(source: &dyn Source, path: &str) -> Result<Vec<Item>> {
-    let mut items = vec![source.find(path).await?];
-    let mut next = 0;
-    while let Some(item) = items.get(next) {
-        if item.kind == Kind::Directory {
-            let inside = source.list(item).await?;
-            items.extend(inside);
-        }
-        next += 1;
-    }
-    Ok(items)
+/// What would fail for every other file as well.
+fn is_final(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Fenced)
 }
 
-async fn copy(
-    source: &dyn Source,
-    dest: &Dest,
-    items: &[Item],
-    report: &mut ExportReport,
-    progress: &mut (dyn FnMut(u64, u64) + Send),
-) -> Result<()> {
-    let all = items.iter().map(|i| i.size).sum();
-    // The first name of each file that has several.
-    let mut names: HashMap<u64, &Item> = HashMap::new();
-    let mut further: Vec<(&Item, &Item)> = Vec::new();
-    let mut files: Vec<&Item> = Vec::new();
-    for item in items {
-        if item.xattrs > 0 {
-            report.lost("extended attributes are not exported");
+struct Exporter<'a> {
+    source: &'a dyn Source,
+    dest: &'a Dest,
+    options: &'a ExportOptions,
+    report: ExportReport,
+}
+
+impl Exporter<'_> {
+    /// Something cannot be exported: the end, or left out.
+    fn leave_out(&mut self, path: &[u8], e: Error) -> Result<()> {
+        if !self.options.partial || is_final(&e) {
+            return Err(e.context(format_args!("exporting {:?}", format!("/{}", text(path)))));
         }
-        match item.kind {
-            Kind::Directory => {
-                dest.make_dir(item).await.context(item.shown())?;
-                report.directories += 1;
-            }
-            Kind::Symlink if dest.is_local() => {
-                dest.symlink(item).await.context(item.shown())?;
-                report.symlinks += 1;
-            }
-            Kind::Symlink => report.lost("symbolic links are left out: HDFS has none"),
-            Kind::Special => report.lost("fifos, sockets and devices are left out"),
-            Kind::File => match names.get(&item.id) {
-                Some(first) if item.nlink > 1 && dest.is_local() => further.push((first, item)),
-                known => {
-                    if known.is_some() {
-                        report.lost("hard links became files of their own: HDFS has none");
+        self.report.failed.push(Failed {
+            path: text(path),
+            why: e.to_string(),
+        });
+        Ok(())
+    }
+
+    /// Everything at and below a path; a directory comes before what is in it.
+    async fn walk(&mut self, path: &str) -> Result<Vec<Item>> {
+        let mut items = vec![self.source.find(path).await?];
+        let mut next = 0;
+        while let Some(item) = items.get(next).cloned() {
+            if item.kind == Kind::Directory {
+                match self.source.list(&item).await {
+                    Err(e) => self.leave_out(&item.path, e)?,
+                    Ok(inside) => {
+                        for entry in inside {
+                            match entry {
+                                Ok(item) => items.push(item),
+                                Err((path, e)) => self.leave_out(&path, e)?,
+                            }
+                        }
                     }
-                    names.insert(item.id, item);
-                    files.push(item);
                 }
-            },
-        }
-    }
-    for some in files.chunks(AT_ONCE) {
-        let jobs = some.iter().map(|item| dest.copy_file(source, item));
-        for (item, done) in some.iter().zip(join_all(jobs).await) {
-            if done.context(item.shown())? && !dest.is_local() {
-                report.lost("holes became zeros: HDFS has none");
             }
-            report.files += 1;
-            report.bytes += item.size;
+            next += 1;
         }
-        progress(report.bytes, all);
+        Ok(items)
     }
-    for (first, item) in further {
-        dest.hard_link(first, item).await.context(item.shown())?;
-        report.hard_links += 1;
+
+    async fn copy(
+        &mut self,
+        items: &[Item],
+        progress: &mut (dyn FnMut(u64, u64) + Send),
+    ) -> Result<()> {
+        let dest = self.dest;
+        // The first name of each file that has several.
+        let mut names: HashMap<u64, &Item> = HashMap::new();
+        let mut further: Vec<(&Item, &Item)> = Vec::new();
+        let mut files: Vec<&Item> = Vec::new();
+        // Directories that could not be made: what is in them goes with them.
+        let mut without: HashSet<&[u8]> = HashSet::new();
+        for item in items {
+            if !item.path.is_empty() && without.contains(parent(&item.path)) {
+                without.insert(&item.path);
+                let text = "its directory was left out";
+                self.leave_out(&item.path, Error::new(ErrorKind::Other, text))?;
+                continue;
+            }
+            if item.xattrs > 0 {
+                self.report.lost("extended attributes are not exported");
+            }
+            match item.kind {
+                Kind::Directory => match dest.make_dir(item).await {
+                    Ok(()) => self.report.directories += 1,
+                    Err(e) => {
+                        self.leave_out(&item.path, e)?;
+                        without.insert(&item.path);
+                    }
+                },
+                Kind::Symlink if dest.is_local() => match dest.symlink(item).await {
+                    Ok(()) => self.report.symlinks += 1,
+                    Err(e) => self.leave_out(&item.path, e)?,
+                },
+                Kind::Symlink => self
+                    .report
+                    .lost("symbolic links are left out: HDFS has none"),
+                Kind::Special => self.report.lost("fifos, sockets and devices are left out"),
+                Kind::File => match names.get(&item.id) {
+                    Some(first) if item.nlink > 1 && dest.is_local() => {
+                        further.push((first, item));
+                    }
+                    known => {
+                        if known.is_some() {
+                            let what = "hard links became files of their own: HDFS has none";
+                            self.report.lost(what);
+                        }
+                        names.insert(item.id, item);
+                        files.push(item);
+                    }
+                },
+            }
+        }
+        self.copy_files(&files, progress).await?;
+        for (first, item) in further {
+            match dest.hard_link(first, item).await {
+                Ok(()) => self.report.hard_links += 1,
+                Err(e) => self.leave_out(&item.path, e)?,
+            }
+        }
+        if !dest.keeps_owners() {
+            let what = "owners are not kept (only root can set them, on a local store)";
+            self.report.lost(what);
+        }
+        // Now that nothing more is made in them.
+        let dirs = items.iter().rev().filter(|i| i.kind == Kind::Directory);
+        for item in dirs.filter(|i| !without.contains(&i.path[..])) {
+            dest.dress(item).await.context(item.shown())?;
+        }
+        Ok(())
     }
-    if !dest.keeps_owners() {
-        report.lost("owners are not kept (only root can set them, on a local store)");
+
+    async fn copy_files(
+        &mut self,
+        files: &[&Item],
+        progress: &mut (dyn FnMut(u64, u64) + Send),
+    ) -> Result<()> {
+        let (source, dest) = (self.source, self.dest);
+        let all = files.iter().map(|i| i.size).sum();
+        let mut done = 0;
+        for some in files.chunks(AT_ONCE) {
+            let jobs = some.iter().map(|item| dest.copy_file(source, item));
+            for (item, copied) in some.iter().zip(join_all(jobs).await) {
+                done += item.size;
+                match copied {
+                    Ok(holes) => {
+                        if holes && !dest.is_local() {
+                            self.report.lost("holes became zeros: HDFS has none");
+                        }
+                        self.report.files += 1;
+                        self.report.bytes += item.size;
+                    }
+                    Err(e) => {
+                        self.leave_out(&item.path, e)?;
+                        // A half of it would look like the whole.
+                        dest.drop_file(item).await.context(item.shown())?;
+                    }
+                }
+            }
+            progress(done, all);
+        }
+        Ok(())
     }
-    // Now that nothing more is made in them.
-    for item in items.iter().rev().filter(|i| i.kind == Kind::Directory) {
-        dest.dress(item).await.context(item.shown())?;
-    }
-    Ok(())
+}
+
+fn parent(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
+    &path[..end]
 }
 
 /// A source gave less than it said.
@@ -177,4 +291,12 @@ fn short(item: &Item) -> Error {
         item.shown()
     );
     Error::new(ErrorKind::Other, text)
+}
+
+/// Runs on a thread that may wait.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let lost = |e| Error::new(ErrorKind::Other, format!("a thread ended early: {e}"));
+    tokio::task::spawn_blocking(work).await.map_err(lost)?
 }

@@ -1,11 +1,13 @@
 //! Where an export reads: a running mount, like any program.
 
-use super::source::{Item, Kind, Source, below};
+use super::blocking;
+use super::source::{Entry, Item, Kind, Source, below};
 use crate::base::error::Context;
-use crate::base::{Error, ErrorKind, Result, Timestamp};
+use crate::base::{Result, Timestamp};
 use async_trait::async_trait;
 use bytes::Bytes;
 use nix::unistd::{Whence, lseek64};
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -31,12 +33,12 @@ impl MountSource {
         // Joining an empty path would add a slash.
         match item.path.is_empty() {
             true => self.top.clone(),
-            false => self.top.join(&item.path),
+            false => self.top.join(OsStr::from_bytes(&item.path)),
         }
     }
 }
 
-fn item(at: &Path, path: String) -> Result<Item> {
+fn item(at: &Path, path: Vec<u8>) -> Result<Item> {
     let found = at.symlink_metadata().context(at.display())?;
     let kind = match found.mode() & libc::S_IFMT {
         libc::S_IFREG => Kind::File,
@@ -67,32 +69,29 @@ fn mtime(found: &Metadata) -> Timestamp {
     found.mtime() * 1_000_000_000 + found.mtime_nsec()
 }
 
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let lost = |e| Error::new(ErrorKind::Other, format!("a thread ended early: {e}"));
-    tokio::task::spawn_blocking(work).await.map_err(lost)?
-}
-
 #[async_trait]
 impl Source for MountSource {
     async fn find(&self, path: &str) -> Result<Item> {
         debug_assert_eq!(path, self.path);
         let top = self.top.clone();
-        blocking(move || item(&top, String::new())).await
+        blocking(move || item(&top, Vec::new())).await
     }
 
-    async fn list(&self, dir: &Item) -> Result<Vec<Item>> {
+    async fn list(&self, dir: &Item) -> Result<Vec<Entry>> {
         let (at, path) = (self.at(dir), dir.path.clone());
         blocking(move || {
-            let mut items = Vec::new();
+            let mut found = Vec::new();
             for entry in at.read_dir().context(at.display())? {
                 let entry = entry.context(at.display())?;
-                let path = below(&path, entry.file_name().as_bytes())?;
-                items.push(item(&entry.path(), path)?);
+                let path = below(&path, entry.file_name().as_bytes());
+                found.push((path, entry.path()));
             }
-            items.sort_by(|a, b| a.path.cmp(&b.path));
-            Ok(items)
+            found.sort();
+            let looked = found.into_iter().map(|(path, at)| {
+                let item = item(&at, path.clone());
+                item.map_err(|e| (path, e))
+            });
+            Ok(looked.collect())
         })
         .await
     }

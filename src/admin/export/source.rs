@@ -1,5 +1,6 @@
 //! Where an export reads: a root that nobody has mounted.
 
+use crate::admin::text;
 use crate::base::error::Context;
 use crate::base::{Epoch, Error, ErrorKind, Ino, Result, Timestamp};
 use crate::format::Extent;
@@ -27,8 +28,8 @@ pub enum Kind {
 /// An entry of the tree.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// Below the path that is exported; empty for what is there itself.
-    pub path: String,
+    /// Below the path that is exported; empty for what is there itself. Any bytes, as names are.
+    pub path: Vec<u8>,
     pub kind: Kind,
     pub mode: u32,
     pub uid: u32,
@@ -46,16 +47,19 @@ pub struct Item {
 
 impl Item {
     pub fn shown(&self) -> String {
-        format!("exporting {:?}", format!("/{}", self.path))
+        format!("exporting {:?}", format!("/{}", text(&self.path)))
     }
 }
+
+/// An entry of a directory, or the path of one that cannot be looked at.
+pub type Entry = std::result::Result<Item, (Vec<u8>, Error)>;
 
 #[async_trait]
 pub trait Source: Send + Sync {
     /// What is at a path below the root.
     async fn find(&self, path: &str) -> Result<Item>;
 
-    async fn list(&self, dir: &Item) -> Result<Vec<Item>>;
+    async fn list(&self, dir: &Item) -> Result<Vec<Entry>>;
 
     /// The parts of a file that are not holes, in order.
     async fn data(&self, file: &Item) -> Result<Vec<Range<u64>>>;
@@ -127,12 +131,10 @@ impl RootSource {
     }
 }
 
-fn item(index: &Index, ino: Ino, path: String) -> Result<Item> {
+fn item(index: &Index, ino: Ino, path: Vec<u8>) -> Result<Item> {
     let gone = || {
-        Error::new(
-            ErrorKind::NotFound,
-            format!("/{path}: inode {ino} is missing"),
-        )
+        let text = format!("/{}: inode {ino} is missing", text(&path));
+        Error::new(ErrorKind::NotFound, text)
     };
     let attr = index.attr(ino).ok_or_else(gone)?;
     let kind = match attr.kind() {
@@ -168,18 +170,18 @@ impl Source for RootSource {
                     format!("there is no /{path} in the root"),
                 )
             };
-            item(index, found.ok_or_else(none)?, String::new())
+            item(index, found.ok_or_else(none)?, Vec::new())
         })
     }
 
-    async fn list(&self, dir: &Item) -> Result<Vec<Item>> {
-        self.view(|index| {
+    async fn list(&self, dir: &Item) -> Result<Vec<Entry>> {
+        Ok(self.view(|index| {
             let inside = index.readdir(Ino(dir.id), 0).map(|entry| {
-                let path = below(&dir.path, entry.name)?;
-                item(index, entry.ino, path)
+                let path = below(&dir.path, entry.name);
+                item(index, entry.ino, path.clone()).map_err(|e| (path, e))
             });
             inside.collect()
-        })
+        }))
     }
 
     async fn data(&self, file: &Item) -> Result<Vec<Range<u64>>> {
@@ -200,11 +202,9 @@ impl Source for RootSource {
     }
 }
 
-pub(super) fn below(dir: &str, name: &[u8]) -> Result<String> {
-    let name = std::str::from_utf8(name).map_err(|_| {
-        let shown = String::from_utf8_lossy(name);
-        let text = format!("the name {shown:?} below /{dir} is not UTF-8; rename it");
-        Error::new(ErrorKind::Unsupported, text)
-    })?;
-    Ok(crate::store::path::join(dir, name))
+pub(super) fn below(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    match dir.is_empty() {
+        true => name.to_vec(),
+        false => [dir, b"/", name].concat(),
+    }
 }
