@@ -18,6 +18,50 @@ fn mode(path: &Path) -> u32 {
     path.metadata().unwrap().permissions().mode() & 0o7777
 }
 
+/// After a power loss a file that was said to be gone was there again, and taken for a new one. Runs
+/// this test once more, below strace.
+#[test]
+fn a_deletion_is_synced_before_it_is_reported() {
+    const CHILD: &str = "STOWFS_TEST_DELETES_IN";
+    if let Some(dir) = std::env::var_os(CHILD) {
+        let store = store(Path::new(&dir));
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            store.delete("d/file").await.unwrap();
+            store.delete("d").await.unwrap();
+        });
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    std::fs::write(dir.path().join("d/file"), "x").unwrap();
+    let trace = dir.path().join("trace");
+    let mut strace = std::process::Command::new("strace");
+    strace.args(["-f", "-y", "-e", "trace=unlink,unlinkat,rmdir,fsync", "-o"]);
+    strace.arg(&trace).arg(std::env::current_exe().unwrap());
+    strace.args(["--exact", "a_deletion_is_synced_before_it_is_reported"]);
+    let output = strace.env(CHILD, dir.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = std::fs::read_to_string(&trace).unwrap();
+    let at = |call: &str, path: &str| {
+        let line = |l: &&str| {
+            l.contains(call) && l.contains(&format!("{path}\"")) | l.contains(&format!("{path}>"))
+        };
+        text.lines().position(|l| line(&l))
+    };
+    let (file, parent) = (dir.path().join("d/file"), dir.path().join("d"));
+    let (file, parent) = (file.display().to_string(), parent.display().to_string());
+    let root = dir.path().display().to_string();
+    let order = [
+        at("unlink", &file),
+        at("fsync", &parent),
+        at("rmdir", &parent).or(at("unlinkat", &parent)),
+        at("fsync", &root),
+    ];
+    assert!(order.iter().all(Option::is_some), "{order:?}: {text}");
+    assert!(order.is_sorted(), "{order:?}: {text}");
+}
+
 #[tokio::test]
 async fn files_are_for_their_owner_only() {
     let dir = tempfile::tempdir().unwrap();

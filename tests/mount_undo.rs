@@ -93,6 +93,11 @@ fn a_deleted_checkpoint_comes_back() {
         "{}",
         text(&output)
     );
+    // A name must not look like a line of the list, or steer the terminal.
+    fs::write(mount.at("two\nlines\x1b[2J"), "x").unwrap();
+    fs::remove_file(mount.at("two\nlines\x1b[2J")).unwrap();
+    let table = text(&run(&mount, "deleted", &[]));
+    assert!(table.contains(r"/two\nlines\u{1b}[2J"), "{table}");
     assert_eq!(mount.umount().code(), Some(0));
     mount.remount();
     assert_eq!(

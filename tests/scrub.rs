@@ -144,6 +144,41 @@ async fn it_goes_on_behind_a_bad_place_and_a_cut() {
     assert!(cut.len() > state.damage.len() && cut.iter().any(|d| d.what.contains("cut")));
 }
 
+/// What a writer that was killed had not synced was reported as damage by each pass.
+#[tokio::test(start_paused = true)]
+async fn the_torn_end_of_a_lane_whose_writer_died_is_no_damage() {
+    let cluster = MemoryCluster::new(6);
+    let host = cluster.host("one");
+    let store: Arc<dyn Store> = host.clone();
+    let t = Tree::open(&store, config()).await;
+    t.write("d/f", &content(1, 9000)).await;
+    host.crash();
+    drop(t);
+    let other: Arc<dyn Store> = cluster.host("two");
+    let lanes = segments(&cluster).into_iter();
+    let lanes: Vec<String> = lanes.filter(|path| path.contains("/data/")).collect();
+    for path in &lanes {
+        other.recover(path).await.expect("closed");
+        let (bytes, _) = cluster.peek(path).expect("a file");
+        // The beginning of a frame, and zeros, as filesystems leave them.
+        let torn = [&bytes[128..400], &[0; 700]].concat();
+        cluster
+            .damage(path, |bytes| bytes.extend_from_slice(&torn))
+            .expect("torn");
+    }
+    let t = open(&cluster, config()).await;
+    let state = scrub(&t, 0).await;
+    assert!(state.segments > 0 && !lanes.is_empty());
+    assert_eq!(state.damage, Vec::new());
+    assert_eq!(
+        t.read("d/f").await.expect("it was synced"),
+        content(1, 9000)
+    );
+    // But what a file uses is damage, also at the end.
+    damage(&cluster, &content(1, 2000), |bytes| bytes[7] ^= 1);
+    assert!(!scrub(&t, 0).await.damage.is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_deleted_or_moved_meanwhile_is_no_damage() {
     let cluster = MemoryCluster::new(4);

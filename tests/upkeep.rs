@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
+use stowfs::admin::{segments_of_store, segments_of_volume};
 use stowfs::base::config::Config;
 use stowfs::base::{Error, ErrorKind, Ino, SystemClock};
 use stowfs::format::{Attr, DataFrame, Row, SegmentState};
@@ -130,6 +131,12 @@ async fn orphans_go_when_they_are_old_and_nothing_else() {
         assert!(line.action.starts_with("delete in"), "{line:?}");
     }
     assert!(!listed.iter().any(|o| STRANGE.contains(&&o.path[..])));
+    let mounted = segments_of_volume(&volume).await.unwrap().orphans;
+    let offline = segments_of_store(&*store).await.unwrap().orphans;
+    for path in PLANTED.iter().map(|path| path.to_string()) {
+        assert!(mounted.contains(&path), "{path}: {mounted:#?}");
+        assert!(offline.contains(&path), "{path}: {offline:#?}");
+    }
     // `--now` does not make the young old.
     let told = |_| true;
     let duty = volume.duty().unwrap();

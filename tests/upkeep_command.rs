@@ -151,7 +151,40 @@ fn errors_say_what_to_do() {
         assert_eq!(code, Some(1), "{text}");
         assert!(text.contains("not a stowfs mount"), "{text}");
     }
+    for name in ["deleted", "scrub"] {
+        let mut command = stowfs();
+        let output = command.arg(name).arg(plain.path()).output().unwrap();
+        let (code, text) = failure(&output);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("`stowfs mount STORE-URL /"), "{text}");
+    }
+    let at = plain.path().display();
+    for (target, hint) in [
+        (format!("{at}"), "`stowfs mount STORE-URL DIR`".to_string()),
+        (format!("{at}/none/x"), "hdfs://host:port/dir".to_string()),
+        (format!("{at}/root"), format!("that is file://{at}/root")),
+    ] {
+        for name in ["segments", "adopt"] {
+            let output = stowfs().args([name, &target]).output().unwrap();
+            let (code, text) = failure(&output);
+            assert_eq!(code, Some(1), "{text}");
+            assert!(text.contains("is neither a running stowfs mount"), "{text}");
+            assert!(text.contains(&hint), "{text}");
+        }
+        std::fs::create_dir_all(plain.path().join("root/.stowfs")).unwrap();
+    }
+    let output = stowfs().args(["scrub", "/", "--rate", "nonsense"]).output();
+    let (code, text) = failure(&output.unwrap());
+    assert_eq!(code, Some(2));
+    assert!(text.contains("--rate") && text.contains("16MiB"), "{text}");
+
     let mut root = Root::churned(&[]);
+    // The variable that the mount itself would take.
+    let mut asking = stowfs();
+    asking.arg("status").arg(root.mount.path());
+    asking.env("STOWFS_RUN_DIR", root.mount.run_dir());
+    let output = asking.output().unwrap();
+    assert!(output.status.success(), "{}", failure(&output).1);
     let (code, text) = failure(&root.run(&["compact", "--target=0.5"]));
     assert!(code == Some(2) && text.contains("1 or more"), "{text}");
 
@@ -190,6 +223,10 @@ fn interrupting_a_command_does_the_mount_no_harm() {
     let mut child = compacting.spawn().unwrap();
     std::thread::sleep(Duration::from_millis(700));
     assert!(child.try_wait().unwrap().is_none(), "it is slow");
+    // A second one waited for the first without a word.
+    let (code, text) = failure(&root.run(&["compact", "--target=1.1"]));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("is at work on this mount already"), "{text}");
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     child.wait().unwrap();
 

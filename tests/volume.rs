@@ -83,6 +83,37 @@ async fn get(volume: &Volume, name: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
+/// A claimant that was frozen between its look and its claim for so long that the name of the epoch
+/// was removed as an orphan claimed what others were past, and took itself for the owner.
+#[tokio::test(start_paused = true)]
+async fn a_claim_of_a_past_epoch_is_none() {
+    let cluster = MemoryCluster::new(77);
+    let store: Arc<dyn Store> = cluster.host("b");
+    let first = open(&store).await.unwrap();
+    first.shutdown().await.unwrap();
+    let faults = Faults::new(77);
+    let frozen = Fault::Delay(Duration::from_secs(4 * 3600));
+    faults.add(Rule::new(frozen).op(Op::Put).path("owner/2").times(1));
+    let slow = faults.wrap(cluster.host("a"));
+    let others = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        for _ in 0..2 {
+            open(&store).await.unwrap().shutdown().await.unwrap();
+        }
+        let owner = open(&store).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(3 * 3600)).await;
+        let tree = cluster.tree();
+        assert!(!tree.contains(&".stowfs/owner/2".into()), "{tree:#?}");
+        owner
+    };
+    let (late, owner) = tokio::join!(open(&slow), others);
+    let e = late.err().expect("there is an owner");
+    assert!(e.is(ErrorKind::Owned), "{e}");
+    assert!(e.to_string().contains("epoch 4"), "{e}");
+    put(&owner, "f", content(1, 10)).unwrap();
+    owner.durable(owner.last_pos()).await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn acknowledged_files_survive_a_crash_and_read_at_once() {
     let cluster = MemoryCluster::new(7);

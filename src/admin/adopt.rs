@@ -1,6 +1,6 @@
 //! `adopt`: takes plain files in that are not known yet, and on request packs them.
 
-use super::size;
+use super::{shown, size};
 use crate::base::error::Context;
 use crate::base::{Error, ErrorKind, Result};
 use crate::index::Index;
@@ -32,10 +32,13 @@ pub struct AdoptReport {
     pub known: u64,
     /// With `dry_run`: which.
     pub new: Vec<String>,
-    /// Why nothing was done; or, found while it was done, left out.
+    /// What was left out, and why.
     pub refused: Vec<Refused>,
     /// Known plain files that are not what they were.
     pub notes: Vec<Refused>,
+    /// How many of these somebody has changed.
+    #[serde(default)]
+    pub changed: u64,
     pub packed: Option<Packed>,
 }
 
@@ -50,9 +53,10 @@ pub struct Packed {
 }
 
 impl AdoptReport {
-    /// Whether everything was, or could be, taken in.
+    /// Whether everything was, or could be, taken in and packed.
     pub fn is_complete(&self) -> bool {
-        self.refused.is_empty()
+        let left = self.packed.as_ref().map_or(0, |packed| packed.left);
+        self.refused.is_empty() && self.changed == 0 && left == 0
     }
 
     fn of(request: &AdoptRequest, plan: Plan) -> AdoptReport {
@@ -69,6 +73,7 @@ impl AdoptReport {
             },
             refused: plan.refused,
             notes: plan.notes,
+            changed: plan.changed,
             packed: None,
         }
     }
@@ -82,17 +87,17 @@ pub fn normal_path(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Through a root that is open. Refuses all if a file cannot be taken in; `progress` hears how many
-/// bytes were packed, of how many.
+/// Through a root that is open. What cannot be taken in is left out and named; `progress` hears how
+/// many bytes were packed, of how many.
 pub async fn adopt(
     volume: &Volume,
     request: &AdoptRequest,
     progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<AdoptReport> {
     let plan = volume.plan_adoption(&request.path).await?;
-    if request.dry_run || !plan.refused.is_empty() {
+    if request.dry_run {
         let mut report = AdoptReport::of(request, plan);
-        report.packed = (request.pack && request.dry_run).then(|| Packed {
+        report.packed = request.pack.then(|| Packed {
             bytes: volume.read(|index| plain_bytes(index, &request.path)) + report.bytes,
             ..Packed::default()
         });
@@ -108,7 +113,7 @@ pub async fn adopt(
     }
     let mut report = AdoptReport::of(request, plan);
     (report.files, report.bytes) = (done.files, done.bytes);
-    report.refused = done.skipped;
+    report.refused.extend(done.skipped);
     if request.pack {
         report.packed = Some(pack_plain(volume, &request.path, progress).await?);
     }
@@ -166,7 +171,7 @@ const SHOWN: usize = 20;
 
 fn list(f: &mut fmt::Formatter<'_>, what: &str, all: &[Refused]) -> fmt::Result {
     for Refused { path, why } in all.iter().take(SHOWN) {
-        writeln!(f, "{what}: /{path}: {why}")?;
+        writeln!(f, "{what}: /{}: {}", shown(path), shown(why))?;
     }
     match all.len() {
         0..=SHOWN => Ok(()),
@@ -177,15 +182,13 @@ fn list(f: &mut fmt::Formatter<'_>, what: &str, all: &[Refused]) -> fmt::Result 
 impl fmt::Display for AdoptReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for path in &self.new {
-            writeln!(f, "/{path}")?;
+            writeln!(f, "/{}", shown(path))?;
         }
         list(f, "note", &self.notes)?;
-        list(f, "refused", &self.refused)?;
-        let nothing_done = !self.dry_run && !self.refused.is_empty() && self.packed.is_none();
-        let verb = match (self.dry_run, nothing_done) {
-            (true, _) => "would be adopted",
-            (false, true) => "could be adopted; nothing was done, as others cannot",
-            (false, false) => "adopted",
+        list(f, "left out", &self.refused)?;
+        let verb = match self.dry_run {
+            true => "would be adopted",
+            false => "adopted",
         };
         write!(
             f,
@@ -195,6 +198,10 @@ impl fmt::Display for AdoptReport {
             self.directories,
             self.known
         )?;
+        let out = self.refused.len() as u64 + self.changed;
+        if out > 0 {
+            write!(f, "; {out} were LEFT OUT, see above")?;
+        }
         let Some(packed) = &self.packed else {
             return Ok(());
         };

@@ -8,7 +8,8 @@ use crate::format::SegmentState;
 use crate::index::Index;
 use crate::segment;
 use crate::store::Store;
-use crate::volume::{self, Volume};
+use crate::upkeep::orphans::{self, Listing, Orphan, Scope};
+use crate::volume::{self, Volume, owner};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -36,7 +37,7 @@ pub struct Segments {
     pub live_bytes: u64,
     pub files: u64,
     pub amplification: Option<f64>,
-    /// Segment files that the log does not know.
+    /// Files that are of no use any more and that no index knows, but for those that each mount leaves.
     pub orphans: Vec<String>,
 }
 
@@ -71,8 +72,15 @@ pub async fn segments_of_store(store: &dyn Store) -> Result<Segments> {
         .await
         .context(format_args!("opening {}", store.url()))?;
     let survey = survey(store).await?;
-    let volume::Recovery { mut index, .. } =
-        volume::recover(store, format.uuid.as_bytes(), None).await?;
+    let volume::Recovery {
+        mut index, origin, ..
+    } = volume::recover(store, format.uuid.as_bytes(), None).await?;
+    let scope = Scope {
+        epoch: Epoch(owner::look(store).await?.highest),
+        origin,
+        claimed: &|_| false,
+    };
+    let unused = Listing::of(store).await?.orphans(&index, &scope);
     close_open_lanes(&mut index, &survey)?;
     let mut files = Files::default();
     files.add(&index, &index.inos());
@@ -91,8 +99,10 @@ pub async fn segments_of_store(store: &dyn Store) -> Result<Segments> {
     }
     table.add_up();
     let known: BTreeSet<SegmentName> = names(&index).collect();
-    let orphans = survey.segments.iter().filter(|f| !known.contains(&f.name));
-    table.orphans = orphans.map(|f| f.path.clone()).collect();
+    let unknown = survey.segments.iter().filter(|f| !known.contains(&f.name));
+    let mut orphans: BTreeSet<String> = unknown.map(|f| f.path.clone()).collect();
+    orphans.extend(paths_of(unused));
+    table.orphans = orphans.into_iter().collect();
     Ok(table)
 }
 
@@ -121,7 +131,15 @@ pub async fn segments_of_volume(volume: &Volume) -> Result<Segments> {
         }
     }
     table.add_up();
+    let (unused, _) = orphans::look(volume).await?;
+    table.orphans = paths_of(unused).collect();
+    table.orphans.sort();
     Ok(table)
+}
+
+fn paths_of(orphans: Vec<Orphan>) -> impl Iterator<Item = String> {
+    let strange = orphans.into_iter().filter(|o| !o.usual);
+    strange.map(|o| o.path)
 }
 
 fn names(index: &Index) -> impl Iterator<Item = SegmentName> {
@@ -213,7 +231,7 @@ impl fmt::Display for Segments {
             self.amplification,
         )?;
         for path in &self.orphans {
-            writeln!(f, "orphan: {path}")?;
+            writeln!(f, "orphan: {}", super::shown(path))?;
         }
         Ok(())
     }

@@ -67,7 +67,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 options! {
-    /// The most bytes in one segment. A small root gets smaller ones, so that it can be compacted.
+    /// The most bytes in one segment, from block_size (64MiB, unless given) to 4GiB. A small root gets smaller ones, so that it can be compacted.
     segment_size: u64 = 256 * MIB;
     /// Segments are not made smaller than this, however small the root. [default: 64MiB on HDFS, where each costs several calls to the NameNode; 4MiB on a local store]
     smallest_segment: Option<u64> = None;

@@ -5,7 +5,9 @@ use super::control::ask;
 use super::mount::{hostname, store_options};
 use super::options::OptionArgs;
 use super::{Exit, client, complain, logging, options, rundir};
-use crate::admin::{FsckOptions, RebuildOptions, Segments, fsck, rebuild, segments_of_store};
+use crate::admin::{
+    FsckOptions, RebuildOptions, Segments, fsck, rebuild, segments_of_store, shown,
+};
 use crate::base::error::Context;
 use crate::base::{Config, Error, ErrorKind, Result, SystemClock};
 use crate::store::Store;
@@ -87,7 +89,7 @@ pub fn run_segments(args: &SegmentsArgs) -> Exit {
 
 fn of_mount(args: &SegmentsArgs) -> Result<Segments> {
     let config = options::config(args.config.as_deref(), &args.options, std::env::vars_os())?;
-    let (_, files) = client::locate(Path::new(&args.target), config.run_dir.as_deref())?;
+    let (_, files) = client::running_or_store(&args.target, config.run_dir.as_deref())?;
     let request = json!({ "command": "segments" });
     let answer = ask(&files.socket(), &request, SEGMENTS_LIMIT)?;
     serde_json::from_value(answer)
@@ -112,13 +114,19 @@ pub(super) fn with_store<T, F: Future<Output = Result<T>>>(
     done
 }
 
+/// Keeps lines, and escapes other control characters: a name must not steer a terminal.
+pub(super) fn printable(text: &str) -> String {
+    let lines: Vec<String> = text.split('\n').map(shown).collect();
+    lines.join("\n")
+}
+
 pub(super) fn show(what: &(impl Serialize + Display), json: bool) -> Result<()> {
     if json {
         let text = serde_json::to_string_pretty(what)
             .map_err(|e| Error::new(ErrorKind::Other, e.to_string()))?;
         println!("{text}");
     } else {
-        println!("{}", what.to_string().trim_end());
+        println!("{}", printable(&what.to_string()).trim_end());
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ fn carry_out(args: &AdoptArgs) -> Result<AdoptReport> {
     };
     if !args.target.contains("://") {
         let (mountpoint, files) =
-            client::locate(Path::new(&args.target), config.run_dir.as_deref())?;
+            client::running_or_store(&args.target, config.run_dir.as_deref())?;
         if let Some(path) = args.path.as_deref() {
             request.path = below(&mountpoint, path);
         }

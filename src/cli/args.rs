@@ -158,6 +158,13 @@ pub struct UpkeepArgs {
     pub run_dir: Option<PathBuf>,
 }
 
+fn size(text: &str) -> Result<u64, String> {
+    let size: bytesize::ByteSize = text
+        .parse()
+        .map_err(|_| "not a size; write 16MiB, 1GiB, 4096")?;
+    Ok(size.as_u64())
+}
+
 fn target(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number")?;
     let good = number.is_finite() && number >= 1.0;
@@ -197,8 +204,8 @@ pub struct FsckArgs {
 /// are. The first mount does this by itself for all that is there then.
 ///
 /// Nothing is copied; names, sizes and times (on a local store modes and owners too) stay as they
-/// are. A file that is being written, or whose name the mount has already, is named and nothing is
-/// done. A root that is mounted on this host is asked; another is taken over for a moment, if nobody
+/// are. A file that is being written, or whose name the mount has already, is left out and named, and
+/// the exit code is 1. A root that is mounted on this host is asked; another is taken over for a moment, if nobody
 /// has it.
 #[derive(ClapArgs)]
 #[command(after_help = EXIT_CODES)]
@@ -314,8 +321,8 @@ pub struct UndeleteArgs {
 pub struct ScrubArgs {
     pub mountpoint: PathBuf,
     /// Bytes read per second, at most; 0: as fast as it goes. [default: scrub-rate of the mount]
-    #[arg(long, value_name = "SIZE")]
-    pub rate: Option<bytesize::ByteSize>,
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub rate: Option<u64>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

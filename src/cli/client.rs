@@ -6,6 +6,7 @@ use super::rundir::{self, MountFiles};
 use super::{Exit, complain};
 use crate::base::{Error, ErrorKind, Result};
 use crate::fuse::{Mountpoint, unmount};
+use crate::segment::META_DIR;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,10 +58,46 @@ pub fn status(args: &StatusArgs) -> Exit {
 
 /// The control socket of a mount that is there and alive.
 pub(super) fn live(mountpoint: &Path, run_dir: Option<&Path>) -> Result<PathBuf> {
+    running(mountpoint, run_dir).map(|(_, files)| files.socket())
+}
+
+/// The mount that a command means which also takes a store.
+pub(super) fn running_or_store(
+    target: &str,
+    run_dir: Option<&Path>,
+) -> Result<(Mountpoint, MountFiles)> {
+    let path = Path::new(target);
+    let mounted = Mountpoint::named(path).is_ok_and(|m| m.is_fuse_mount());
+    if mounted {
+        return running(path, run_dir);
+    }
+    let root = path.join(META_DIR).is_dir();
+    let whole = path.canonicalize().ok().filter(|_| root);
+    let hint = match whole {
+        Some(whole) => format!(
+            "it has the files of a root; that is file://{}",
+            whole.display()
+        ),
+        None => "a store is file:///dir, hdfs://host:port/dir or hdfs://nameservice/dir; \
+                 `stowfs mount STORE-URL DIR` mounts one"
+            .to_string(),
+    };
+    let text = format!("{target} is neither a running stowfs mount nor the URL of a store: {hint}");
+    Err(Error::new(ErrorKind::NotFound, text))
+}
+
+/// A mount that is there and alive.
+pub(super) fn running(
+    mountpoint: &Path,
+    run_dir: Option<&Path>,
+) -> Result<(Mountpoint, MountFiles)> {
     let (mountpoint, files) = locate(mountpoint, run_dir)?;
     let socket = files.socket();
     let text = if !mountpoint.is_fuse_mount() {
-        format!("{mountpoint} is not a stowfs mount: nothing is mounted there by FUSE")
+        format!(
+            "{mountpoint} is not a stowfs mount: nothing is mounted there by FUSE; \
+             `stowfs mount STORE-URL {mountpoint}` mounts a root there"
+        )
     } else if mountpoint.is_dead() {
         format!(
             "the mount at {mountpoint} is dead: its process was killed, or it was fenced because \
@@ -73,7 +110,7 @@ pub(super) fn live(mountpoint: &Path, run_dir: Option<&Path>) -> Result<PathBuf>
              if it was mounted with another run-dir, name that with --run-dir"
         )
     } else {
-        return Ok(socket);
+        return Ok((mountpoint, files));
     };
     Err(Error::new(ErrorKind::NotFound, text))
 }

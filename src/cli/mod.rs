@@ -85,6 +85,6 @@ fn end_with_the_reader() {
 
 /// Tells the user what went wrong.
 fn complain(error: &Error) -> Exit {
-    eprintln!("stowfs: {error}");
+    eprintln!("stowfs: {}", admin::printable(&error.to_string()));
     Exit::of(error)
 }

@@ -15,11 +15,16 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// What the option is called in the environment; some commands have no other options.
+const VARIABLE: &str = "STOWFS_RUN_DIR";
+
 /// Where this user's mounts keep their files.
 pub fn path(configured: Option<&Path>) -> PathBuf {
     let uid = Uid::effective();
-    match (configured, std::env::var_os("XDG_RUNTIME_DIR")) {
-        (Some(path), _) => path.to_path_buf(),
+    let named = configured.map(Path::to_path_buf);
+    let named = named.or_else(|| std::env::var_os(VARIABLE).map(PathBuf::from));
+    match (named, std::env::var_os("XDG_RUNTIME_DIR")) {
+        (Some(path), _) => path,
         (None, _) if uid.is_root() => PathBuf::from("/run/stowfs"),
         (None, Some(xdg)) if !xdg.is_empty() => Path::new(&xdg).join("stowfs"),
         (None, _) => PathBuf::from(format!("/tmp/stowfs-{uid}")),

@@ -3,6 +3,7 @@
 use super::args::ScrubArgs;
 use super::control::{Commands, ask};
 use super::{Exit, admin, client, complain};
+use crate::admin::shown;
 use crate::base::{Error, ErrorKind, Result};
 use crate::upkeep::scrub::Damage;
 use crate::volume::Volume;
@@ -102,8 +103,8 @@ pub(super) fn add_commands(commands: &mut Commands, volume: &Arc<Volume>) {
 }
 
 pub fn run(args: &ScrubArgs) -> Exit {
-    let done = client::locate(&args.mountpoint, args.run_dir.as_deref())
-        .and_then(|(_, files)| wait(&files.socket(), args));
+    let done = client::live(&args.mountpoint, args.run_dir.as_deref())
+        .and_then(|socket| wait(&socket, args));
     match done.and_then(|summary| admin::show(&summary, args.json).map(|()| summary)) {
         Ok(summary) if summary.damaged_files == 0 => Exit::Ok,
         Ok(_) => Exit::Error,
@@ -113,19 +114,18 @@ pub fn run(args: &ScrubArgs) -> Exit {
 
 fn wait(socket: &Path, args: &ScrubArgs) -> Result<Summary> {
     let before = request(socket, &json!({ "command": "scrub" }))?;
-    let rate = args.rate.map(|r| r.as_u64());
-    let start = json!({ "command": "scrub", "start": true, "rate": rate });
+    let start = json!({ "command": "scrub", "start": true, "rate": args.rate });
     let mut now = request(socket, &start)?;
-    let shown = std::io::stderr().is_terminal();
+    let terminal = std::io::stderr().is_terminal();
     while now.passes == before.passes {
-        if let (Some((done, all)), true) = (now.pass, shown) {
+        if let (Some((done, all)), true) = (now.pass, terminal) {
             eprint!("\rscrub: {done} of {all} bytes");
             let _ = std::io::stderr().flush();
         }
         std::thread::sleep(POLL);
         now = request(socket, &json!({ "command": "scrub" }))?;
     }
-    if shown {
+    if terminal {
         eprintln!();
     }
     match now.failed {
@@ -142,7 +142,7 @@ fn request(socket: &Path, request: &Value) -> Result<Summary> {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for d in &self.damage {
-            let file = d.file.as_ref().map(|f| format!("/{f}"));
+            let file = d.file.as_ref().map(|f| format!("/{}", shown(f)));
             let file = file.unwrap_or_else(|| "no file".into());
             writeln!(f, "{file}: {} at offset {}: {}", d.path, d.offset, d.what)?;
         }

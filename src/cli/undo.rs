@@ -78,7 +78,7 @@ fn request<T: DeserializeOwned>(
     run_dir: Option<&Path>,
     make: impl FnOnce(&Path) -> Result<Value>,
 ) -> Result<T> {
-    let (found, files) = client::locate(mountpoint, run_dir)?;
+    let (found, files) = client::running(mountpoint, run_dir)?;
     let request = make(Path::new(&found.to_string()))?;
     let answer = ask(&files.socket(), &request, LIMIT)?;
     serde_json::from_value(answer)

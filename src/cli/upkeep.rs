@@ -3,6 +3,7 @@
 use super::args::{CompactArgs, GcArgs, UpkeepArgs};
 use super::control::ask_watching;
 use super::{Exit, client, complain};
+use crate::admin::shown;
 use crate::base::{Error, ErrorKind, Result};
 use crate::upkeep::plan::{Collected, Compacted, Plan, Space, Step};
 use bytesize::ByteSize;
@@ -56,7 +57,7 @@ fn carry_out<D: Serialize + DeserializeOwned>(
 ) -> Result<()> {
     let plan: Plan = mount.ask(true, &mut |_| {})?;
     if !args.json {
-        print!("{}", shown(&plan));
+        print!("{}", as_text(&plan));
     }
     if args.dry_run {
         if args.json {
@@ -119,9 +120,9 @@ impl Bar {
     }
 }
 
-fn shown(plan: &Plan) -> String {
+fn as_text(plan: &Plan) -> String {
     let mut text = String::new();
-    if plan.segments.is_empty() && plan.orphans.is_empty() {
+    if plan.segments.is_empty() && plan.orphans.is_empty() && plan.plain_files.is_empty() {
         text.push_str("Nothing to do.\n");
     }
     if !plan.segments.is_empty() {
@@ -150,11 +151,15 @@ fn shown(plan: &Plan) -> String {
         let _ = writeln!(
             text,
             "orphan {}: {}, {}; {}",
-            o.path,
+            shown(&o.path),
             o.what,
             size(o.size),
             o.action
         );
+    }
+    for p in &plan.plain_files {
+        let (path, size) = (shown(&p.path), size(p.size));
+        let _ = writeln!(text, "plain file /{path}: not needed, {size}; {}", p.action);
     }
     let _ = writeln!(text, "{}", space("The root has", &plan.space));
     text

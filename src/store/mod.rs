@@ -102,7 +102,7 @@ pub trait Store: Send + Sync + 'static {
     async fn rename(&self, from: &StorePath, to: &StorePath) -> Result<()>;
 
     /// Deletes one file or one empty directory. `NotFound` if there is none, `Invalid` if the
-    /// directory is not empty. After a power loss the file may be back.
+    /// directory is not empty. Durable when it returns.
     async fn delete(&self, path: &StorePath) -> Result<()>;
 
     /// Whether somebody has the file open for writing, as far as the store can tell: false may also

@@ -10,7 +10,7 @@ use super::plain::Removed;
 use super::plan::{
     Collected, Compacted, Line, OrphanLine, Plan, Space, Step, Tell, ratio, whole_seconds,
 };
-use crate::base::{Result, SegmentName};
+use crate::base::{Error, ErrorKind, Result, SegmentName};
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -36,6 +36,7 @@ impl Duty {
         Ok(Plan {
             segments: self.gc.lock().await.plan(root, &options),
             orphans: self.orphan_lines(root).await?,
+            plain_files: self.plain.lock().await.plan(root, &options),
             space: space(root),
         })
     }
@@ -124,6 +125,7 @@ impl Duty {
         Plan {
             segments: victims.iter().map(line).collect(),
             orphans: Vec::new(),
+            plain_files: Vec::new(),
             space: space(root),
         }
     }
@@ -136,6 +138,12 @@ impl Duty {
         tell: Tell<'_>,
     ) -> Result<Compacted> {
         let options = self.compact_options(target);
+        // The background has its turns between, and they are short; another command may take hours.
+        let Ok(_only) = self.commanded.try_lock() else {
+            let text = "a `stowfs compact` is at work on this mount already; wait for its end, or \
+                        interrupt it (that does no harm), and try again";
+            return Err(Error::new(ErrorKind::Other, text));
+        };
         let _turn = self.compaction.lock().await;
         let victims = victims(root, &options);
         let names: Vec<SegmentName> = victims.iter().map(|v| v.name).collect();

@@ -3,9 +3,10 @@
 
 use super::Root;
 pub use super::choice::{Victim, Why, plan};
-use crate::base::{ErrorKind, Ino, Result, SegmentName};
+use crate::base::{ErrorKind, Ino, Pos, Result, SegmentName, StreamId};
 use crate::format::{DataFrame, Extent, MAX_PAYLOAD, Row};
 use crate::index::Index;
+use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -30,6 +31,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Inodes looked at under one lock.
 const SLICE: usize = 2048;
+/// Copies that are remembered, for files that share bytes: some 6 MiB.
+const SHARED_MOST: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
@@ -63,6 +66,7 @@ pub(super) async fn copy_out(
     root.view(&mut |index| inos = index.inos());
     let mut copied = Copied::default();
     let mut batch = Batch::default();
+    let mut shared = Shared::default();
     for slice in inos.chunks(SLICE) {
         let mut found = Vec::new();
         root.view(&mut |index| found = extents_in(index, slice, wanted));
@@ -70,9 +74,10 @@ pub(super) async fn copy_out(
             if batch.moves.is_empty() {
                 batch.begin(root).await;
             }
-            let mut done = batch.copy(root, ino, extent, path).await;
+            let mut done = batch.copy(root, &mut shared, ino, extent, path).await;
             if done.is_ok() && batch.is_full() {
                 done = batch.commit(root, &mut copied, options).await;
+                shared.batch += 1;
                 progress(copied);
             }
             if let Err(e) = done {
@@ -110,9 +115,61 @@ fn extents_in(index: &Index, inos: &[Ino], wanted: Wanted<'_>) -> Found {
     found
 }
 
+/// Copies that were made in this run, by what they are copies of: files that share bytes go on
+/// sharing them. Bounded: what is forgotten is copied twice.
+#[derive(Default)]
+struct Shared {
+    copies: FxHashMap<Source, (Extent, u64)>,
+    /// Counts batches.
+    batch: u64,
+}
+
+type Source = (StreamId, Pos, u32, u32, u32);
+
+impl Shared {
+    fn source(e: &Extent) -> Source {
+        (e.stream, e.pos, e.frame, e.skip, e.len)
+    }
+
+    /// A copy of the same bytes, for another file; and whether it was committed by an earlier batch.
+    fn find(&self, old: &Extent) -> Option<(Extent, bool)> {
+        let (copy, batch) = self.copies.get(&Self::source(old))?;
+        let new = Extent {
+            off: old.off,
+            ..*copy
+        };
+        Some((new, *batch < self.batch))
+    }
+
+    fn add(&mut self, old: &Extent, new: &Extent) {
+        if self.copies.len() >= SHARED_MOST {
+            self.copies.clear();
+        }
+        self.copies.insert(Self::source(old), (*new, self.batch));
+    }
+}
+
+struct Move {
+    ino: Ino,
+    old: Extent,
+    new: Extent,
+    made: Made,
+}
+
+/// When the copy that a file moves to was made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    /// For this file.
+    Here,
+    /// For another file, in the same batch.
+    InBatch,
+    /// In an earlier batch: it may be garbage by now.
+    Before,
+}
+
 #[derive(Default)]
 struct Batch {
-    moves: Vec<(Ino, Extent, Extent)>,
+    moves: Vec<Move>,
     bytes: usize,
     begun: Option<Instant>,
 }
@@ -145,7 +202,24 @@ impl Batch {
         tokio::time::sleep(by_rate.max(by_turns)).await;
     }
 
-    async fn copy(&mut self, root: &dyn Root, ino: Ino, old: Extent, path: Vec<u8>) -> Result<()> {
+    async fn copy(
+        &mut self,
+        root: &dyn Root,
+        shared: &mut Shared,
+        ino: Ino,
+        old: Extent,
+        path: Vec<u8>,
+    ) -> Result<()> {
+        if let Some((new, before)) = shared.find(&old) {
+            let made = if before { Made::Before } else { Made::InBatch };
+            self.moves.push(Move {
+                ino,
+                old,
+                new,
+                made,
+            });
+            return Ok(());
+        }
         // It may be gone by now; then its segment may be gone too, and there is nothing to copy.
         let bytes = match root.fetch(&old).await {
             Ok(bytes) => bytes,
@@ -159,13 +233,19 @@ impl Batch {
         };
         let new = root.copy(DataFrame::new(ino, old.off, bytes, path)).await?;
         self.bytes += old.len as usize;
-        self.moves.push((ino, old, new));
+        shared.add(&old, &new);
+        self.moves.push(Move {
+            ino,
+            old,
+            new,
+            made: Made::Here,
+        });
         Ok(())
     }
 
     fn give_up(&mut self, root: &dyn Root) {
-        let copies: Vec<Extent> = self.moves.drain(..).map(|m| m.2).collect();
-        root.drop_copies(&copies);
+        let moves = std::mem::take(&mut self.moves);
+        root.drop_copies(&copies(&moves));
     }
 
     /// Makes the copies durable, then lets every file that still uses an old extent use its copy.
@@ -179,10 +259,15 @@ impl Batch {
             return Ok(());
         }
         let moves = std::mem::take(&mut self.moves);
-        let copies: Vec<Extent> = moves.iter().map(|m| m.2).collect();
+        let copies = copies(&moves);
         let synced = root.sync_copies(&copies).await;
         let done = match synced {
-            Ok(()) => root.commit(&mut |index| moves.iter().flat_map(|m| swap(index, m)).collect()),
+            Ok(()) => root.commit(&mut |index| {
+                // What became garbage since stays so: the next run copies these bytes anew.
+                let good = |m: &&Move| m.made != Made::Before || index.is_placed(&m.new);
+                let moves = moves.iter().filter(good);
+                moves.flat_map(|m| swap(index, m)).collect()
+            }),
             Err(e) => Err(e),
         };
         root.drop_copies(&copies);
@@ -192,6 +277,12 @@ impl Batch {
         self.rest(root, options).await;
         Ok(())
     }
+}
+
+/// Those that were made for these moves.
+fn copies(moves: &[Move]) -> Vec<Extent> {
+    let made = moves.iter().filter(|m| m.made == Made::Here);
+    made.map(|m| m.new).collect()
 }
 
 fn is_current(root: &dyn Root, ino: Ino, old: &Extent) -> bool {
@@ -211,13 +302,13 @@ fn still_used(index: &Index, ino: Ino, old: &Extent) -> Vec<Extent> {
 }
 
 /// Rows that replace what is still used of an old extent by the copy.
-fn swap(index: &Index, (ino, old, new): &(Ino, Extent, Extent)) -> Vec<Row> {
-    let parts = still_used(index, *ino, old);
+fn swap(index: &Index, m: &Move) -> Vec<Row> {
+    let parts = still_used(index, m.ino, &m.old);
     let row = |e: Extent| Row::Extents {
-        ino: *ino,
+        ino: m.ino,
         off: e.off,
         len: e.len as u64,
-        extents: vec![new.clip(e.off, e.end())],
+        extents: vec![m.new.clip(e.off, e.end())],
     };
     parts.into_iter().map(row).collect()
 }

@@ -53,6 +53,8 @@ pub struct Duty {
     pub(super) deletion: Deletion,
     pub(super) plain: Mutex<PlainGc>,
     pub(super) compaction: Mutex<Compaction>,
+    /// Held by a compaction that somebody asked for.
+    pub(super) commanded: Mutex<()>,
     snapshots: Mutex<Snapshots>,
 }
 
@@ -88,6 +90,7 @@ impl Duty {
             compaction: Mutex::new(Compaction {
                 again: Instant::now(),
             }),
+            commanded: Mutex::default(),
             snapshots: Mutex::new(Snapshots {
                 last: last_snapshot,
                 size: 0,

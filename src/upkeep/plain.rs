@@ -8,6 +8,7 @@
 use super::Root;
 use super::deletion::Deletion;
 use super::gc::GcOptions;
+use super::plan::{PlainLine, whole_seconds};
 use crate::base::{Error, ErrorKind, Pos, Result, StreamId};
 use crate::format::{ForeignHold, ForeignState, Row};
 use crate::index::{Foreign, Index};
@@ -99,6 +100,31 @@ impl PlainGc {
         Ok(removed)
     }
 
+    /// What a pass would do now, and what it waits for.
+    pub fn plan(&mut self, root: &dyn Root, options: &GcOptions) -> Vec<PlainLine> {
+        self.note(root);
+        let oldest = root.oldest_read();
+        let mut lines = Vec::new();
+        root.view(&mut |index| {
+            for foreign in index.condemned_foreign() {
+                lines.push(line(foreign, "delete (condemned already)".into()));
+            }
+            for foreign in index.idle_foreign() {
+                let Some(idle) = self.waiting.get(&foreign.row.stream) else {
+                    continue;
+                };
+                let grace = options.grace.saturating_sub(idle.since.elapsed());
+                let action = match grace.is_zero() {
+                    false => format!("delete in {}", whole_seconds(grace)),
+                    true if oldest < idle.pos => "delete when a read has ended".into(),
+                    true => "delete".into(),
+                };
+                lines.push(line(foreign, action));
+            }
+        });
+        lines
+    }
+
     fn note(&mut self, root: &dyn Root) {
         let mut seen = BTreeMap::new();
         root.view(&mut |index| {
@@ -128,6 +154,14 @@ impl PlainGc {
             root.durable(pos).await?;
         }
         Ok(due.into_iter().map(|(stream, _)| *stream).collect())
+    }
+}
+
+fn line(foreign: &Foreign, action: String) -> PlainLine {
+    PlainLine {
+        path: String::from_utf8_lossy(&foreign.row.path).into_owned(),
+        size: foreign.row.len,
+        action,
     }
 }
 

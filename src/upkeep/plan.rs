@@ -45,6 +45,14 @@ pub struct OrphanLine {
     pub action: String,
 }
 
+/// A plain file or directory from before stowfs that nothing refers to any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlainLine {
+    pub path: String,
+    pub size: u64,
+    pub action: String,
+}
+
 /// Bytes in segments and bytes of them that files use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Space {
@@ -57,6 +65,8 @@ pub struct Space {
 pub struct Plan {
     pub segments: Vec<Line>,
     pub orphans: Vec<OrphanLine>,
+    #[serde(default)]
+    pub plain_files: Vec<PlainLine>,
     /// Of all segments.
     pub space: Space,
 }

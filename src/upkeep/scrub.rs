@@ -75,6 +75,8 @@ struct Bad {
     from: Pos,
     to: Pos,
     what: String,
+    /// Nothing whole comes after it: where a writer died, this is what it had not synced.
+    tail: bool,
 }
 
 #[derive(Default)]
@@ -153,6 +155,7 @@ impl Scrub {
                     from: row.base,
                     to: row.end,
                     what: "the segment is gone".into(),
+                    tail: false,
                 }],
             },
             checked => checked.context(format_args!("reading {path}"))?,
@@ -182,6 +185,10 @@ impl Scrub {
             offset,
             what: bad.what.clone(),
         };
+        if files.is_empty() && bad.tail {
+            tracing::debug!("scrub: {path} ends at offset {offset}, where its writer died");
+            return;
+        }
         if files.is_empty() {
             tracing::info!(
                 "scrub: {path} at offset {offset}: {}; no file uses it",
@@ -261,6 +268,7 @@ async fn check(root: &dyn Root, row: &SegmentRow, path: &str, pace: &mut Pace) -
                         from: pos,
                         to,
                         what,
+                        tail: to >= row.end,
                     });
                 }
                 prefix.frame_len()
@@ -268,7 +276,13 @@ async fn check(root: &dyn Root, row: &SegmentRow, path: &str, pace: &mut Pace) -
             Parsed::Short(need) if window.fill(need).await? => 0,
             Parsed::Short(_) => {
                 let (from, to, what) = (pos, row.end, "the segment is cut".into());
-                checked.bad.push(Bad { from, to, what });
+                let tail = true;
+                checked.bad.push(Bad {
+                    from,
+                    to,
+                    what,
+                    tail,
+                });
                 break;
             }
             Parsed::Bad(what) => {
@@ -278,6 +292,7 @@ async fn check(root: &dyn Root, row: &SegmentRow, path: &str, pace: &mut Pace) -
                     from,
                     to: pos,
                     what,
+                    tail: pos >= row.end,
                 });
                 0
             }

@@ -238,12 +238,20 @@ pub async fn acquire(store: &dyn Store, root: &Uuid, who: Claimant<'_>) -> Resul
             let text = format!("{OWNER_DIR}/{} leaves no higher epoch", before.highest);
             Error::new(ErrorKind::Corrupt, text)
         })?;
-        match claim(store, &me).await? {
-            None => break,
-            // The winner may be dead already: a claim can arrive long after its claimant died.
-            Some(winner) if attempts == ATTEMPTS => return Err(owned(&winner)),
-            Some(_) => attempts += 1,
+        let winner = match claim(store, &me).await? {
+            // The name of a past epoch is free again when it was removed as an orphan: who was frozen
+            // for so long between its look and its claim has claimed what others are past.
+            None => match look(store).await?.highest {
+                highest if highest <= me.epoch => break,
+                highest => read_owner(store, highest).await?,
+            },
+            Some(winner) => winner,
+        };
+        // The winner may be dead already: a claim can arrive long after its claimant died.
+        if attempts == ATTEMPTS {
+            return Err(owned(&winner));
         }
+        attempts += 1;
     }
     Ok(Ownership {
         epoch: Epoch(me.epoch),

@@ -72,7 +72,14 @@ pub(super) fn delete(path: &Path) -> Result<()> {
         Err(e) if e.kind() == Io::DirectoryNotEmpty => {
             Err(Error::new(ErrorKind::Invalid, "the directory is not empty"))
         }
-        deleted => Ok(deleted?),
+        deleted => {
+            deleted?;
+            // Somebody who deletes the directory as well has no need of it.
+            match sync_parent(path) {
+                Err(e) if e.is(ErrorKind::NotFound) => Ok(()),
+                synced => synced,
+            }
+        }
     }
 }
 

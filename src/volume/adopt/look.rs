@@ -40,26 +40,28 @@ pub struct Look {
 
 /// Looks at everything at and below a path.
 pub async fn look(store: &dyn Store, at: &str) -> Result<Look> {
-    let mut found = walk(store, at).await?;
-    let unfinished = unfinished(store, &found).await?;
+    let (mut found, closed) = walk(store, at).await?;
+    let mut unfinished = unfinished(store, &found).await?;
+    unfinished.extend(closed);
     let bad: std::collections::HashSet<&str> = unfinished.iter().map(|r| &r.path[..]).collect();
     found.retain(|plain| !bad.contains(&plain.path[..]));
     Ok(Look { found, unfinished })
 }
 
-async fn walk(store: &dyn Store, at: &str) -> Result<Vec<Plain>> {
+/// What is there, and the directories that cannot be looked into.
+async fn walk(store: &dyn Store, at: &str) -> Result<(Vec<Plain>, Vec<Refused>)> {
     path::check(at)?;
     if at.split('/').next() == Some(META_DIR) {
         let text = format!("/{at} is stowfs's own");
         return Err(Error::new(ErrorKind::Invalid, text));
     }
-    let mut found = Vec::new();
+    let (mut found, mut closed) = (Vec::new(), Vec::new());
     let ends = at.match_indices('/').map(|(end, _)| end);
     for end in ends.chain((!at.is_empty()).then_some(at.len())) {
         found.push(listed(store, &at[..end]).await?);
     }
     if found.last().is_some_and(|plain| !plain.info.is_dir) {
-        return Ok(found);
+        return Ok((found, closed));
     }
     let mut level = vec![at.to_string()];
     while !level.is_empty() {
@@ -71,6 +73,11 @@ async fn walk(store: &dyn Store, at: &str) -> Result<Vec<Plain>> {
         }
         level = Vec::new();
         for (dir, entries) in listings {
+            let Some(entries) = entries else {
+                let why = "it cannot be listed: permission denied".to_string();
+                closed.push(Refused { path: dir, why });
+                continue;
+            };
             for info in entries {
                 if dir.is_empty() && info.name == META_DIR {
                     continue;
@@ -83,7 +90,7 @@ async fn walk(store: &dyn Store, at: &str) -> Result<Vec<Plain>> {
             }
         }
     }
-    Ok(found)
+    Ok((found, closed))
 }
 
 /// What a directory lists by this name. A listing leaves symbolic links out, which a stat would
@@ -106,11 +113,13 @@ async fn listed(store: &dyn Store, at: &str) -> Result<Plain> {
     Ok(Plain { path, info })
 }
 
-async fn list(store: &dyn Store, dir: &str) -> Result<Vec<FileInfo>> {
+/// None if it may not be listed.
+async fn list(store: &dyn Store, dir: &str) -> Result<Option<Vec<FileInfo>>> {
     match store.list(dir).await {
         // It was removed since its parent was listed.
-        Err(e) if e.is(ErrorKind::NotFound) && !dir.is_empty() => Ok(Vec::new()),
-        listed => listed.context(format_args!("listing /{dir}")),
+        Err(e) if e.is(ErrorKind::NotFound) && !dir.is_empty() => Ok(Some(Vec::new())),
+        Err(e) if e.is(ErrorKind::Denied) && !dir.is_empty() => Ok(None),
+        listed => listed.map(Some).context(format_args!("listing /{dir}")),
     }
 }
 
@@ -163,6 +172,7 @@ async fn second_look(
     for (plain, info) in again {
         let why = match info {
             Err(e) if e.is(ErrorKind::NotFound) => "it was deleted a moment ago".to_string(),
+            Err(e) if e.is(ErrorKind::Denied) => "permission denied".to_string(),
             Err(e) => return Err(e.context(format_args!("looking at /{}", plain.path))),
             Ok(info) if (info.len, info.mtime) != (plain.info.len, plain.info.mtime) => {
                 let (before, now) = (plain.info.len, info.len);

@@ -23,6 +23,8 @@ pub struct Plan {
     pub refused: Vec<Refused>,
     /// Registered files that are not what they were.
     pub notes: Vec<Refused>,
+    /// How many of these somebody has changed.
+    pub changed: u64,
 }
 
 pub fn sort_out(index: &Index, look: Look) -> Plan {
@@ -41,7 +43,10 @@ pub fn sort_out(index: &Index, look: Look) -> Plan {
         match known.get(plain.path.as_bytes()) {
             Some(foreign) => match changed(foreign, plain) {
                 None => plan.known += 1,
-                Some(why) => plan.notes.push(Refused { path, why }),
+                Some(why) => {
+                    plan.changed += u64::from(foreign.hold.state == ForeignState::Held);
+                    plan.notes.push(Refused { path, why });
+                }
             },
             None => match names.obstacle(&plain.path) {
                 None => {

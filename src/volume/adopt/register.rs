@@ -58,7 +58,13 @@ pub(super) async fn register(volume: &Volume, plan: &Plan) -> Result<Adopted> {
             false => chunks.collect(),
         };
         for chunk in chunks {
-            registrar.chunk(at, group.dir, chunk)?;
+            match registrar.chunk(at, group.dir, chunk) {
+                // The mount has changed since the plan was made.
+                Err(e) if e.is(ErrorKind::NotFound) || e.is(ErrorKind::AlreadyExists) => {
+                    registrar.skip(chunk.iter().map(|plain| plain.path.clone()), &e.to_string());
+                }
+                done => done?,
+            }
             since += chunk.len() + 1;
             if since >= BATCH {
                 volume.durable(volume.last_pos()).await?;
@@ -113,12 +119,19 @@ impl<'a> Registrar<'a> {
         self.dirs.insert(at, ino);
         self.done.files += (files.len() - taken.len()) as u64;
         self.done.bytes += bytes;
-        let skipped = taken.into_iter().map(|path| Refused {
+        self.skip(
+            taken,
+            "the mount has something of this name since a moment ago",
+        );
+        Ok(())
+    }
+
+    fn skip(&mut self, paths: impl IntoIterator<Item = String>, why: &str) {
+        let skipped = paths.into_iter().map(|path| Refused {
             path,
-            why: "the mount has something of this name since a moment ago".into(),
+            why: why.to_string(),
         });
         self.done.skipped.extend(skipped);
-        Ok(())
     }
 }
 
