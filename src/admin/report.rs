@@ -1,5 +1,6 @@
 //! What `fsck` found.
 
+use super::shown;
 use serde::Serialize;
 use std::fmt;
 
@@ -18,15 +19,15 @@ pub struct Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.path.is_empty() {
-            f.write_str(&self.path)?;
+            f.write_str(&shown(&self.path))?;
             if let Some(offset) = self.offset {
                 write!(f, " at offset {offset}")?;
             }
             f.write_str(": ")?;
         }
-        f.write_str(&self.what)?;
+        f.write_str(&shown(&self.what))?;
         match &self.file {
-            Some(file) => write!(f, "; this damages {file}"),
+            Some(file) => write!(f, "; this damages {}", shown(file)),
             None => Ok(()),
         }
     }
@@ -81,7 +82,7 @@ impl fmt::Display for Report {
             writeln!(f, "problem: {problem}")?;
         }
         for note in &self.notes {
-            writeln!(f, "note: {note}")?;
+            writeln!(f, "note: {}", shown(note))?;
         }
         write!(
             f,
@@ -92,5 +93,27 @@ impl fmt::Display for Report {
             0 => f.write_str("clean"),
             n => write!(f, "{n} problems"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name with a line break made a line of its own, which looked like another finding.
+    #[test]
+    fn a_problem_is_one_line_whatever_the_name() {
+        let problem = Problem {
+            path: "data/1/0.seg".into(),
+            offset: Some(128),
+            file: Some("/a\nnote: all is well\u{1b}[2J".into()),
+            what: "it is cut".into(),
+        };
+        let text = problem.to_string();
+        assert!(
+            text.ends_with(r"; this damages /a\nnote: all is well\u{1b}[2J"),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 1);
     }
 }

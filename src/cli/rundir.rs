@@ -22,7 +22,8 @@ const VARIABLE: &str = "STOWFS_RUN_DIR";
 pub fn path(configured: Option<&Path>) -> PathBuf {
     let uid = Uid::effective();
     let named = configured.map(Path::to_path_buf);
-    let named = named.or_else(|| std::env::var_os(VARIABLE).map(PathBuf::from));
+    let given = || std::env::var_os(VARIABLE).filter(|dir| !dir.is_empty());
+    let named = named.or_else(|| given().map(PathBuf::from));
     match (named, std::env::var_os("XDG_RUNTIME_DIR")) {
         (Some(path), _) => path,
         (None, _) if uid.is_root() => PathBuf::from("/run/stowfs"),

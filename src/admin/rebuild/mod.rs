@@ -11,6 +11,7 @@ mod salvage;
 mod write;
 
 use super::report::Problem;
+use super::shown;
 use super::survey::{Found, identify, survey};
 use super::walk::{Walk, walk};
 use crate::base::error::Context;
@@ -58,7 +59,7 @@ impl fmt::Display for RebuildReport {
             writeln!(f, "damaged: {problem}")?;
         }
         for note in &self.notes {
-            writeln!(f, "note: {note}")?;
+            writeln!(f, "note: {}", shown(note))?;
         }
         write!(
             f,
