@@ -108,18 +108,23 @@ pub struct RecordFrame {
 
 impl RecordFrame {
     pub fn encode(&self, pos: Pos, epoch: Epoch, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.resize(start + PREFIX, 0);
-        out.put_u32(self.session.0);
-        out.put_u64(self.op);
-        out.put_u64(self.durable);
-        out.put_u32(self.rows.len() as u32);
-        self.rows.iter().for_each(|r| r.encode(out));
-        let body = &out[start + PREFIX..];
-        let (len, crc) = (body.len(), crc32c::crc32c(body));
-        let mut prefix = Vec::with_capacity(PREFIX);
-        encode_prefix(KIND_RECORD, pos, len, crc, epoch, &mut prefix);
-        out[start..start + PREFIX].copy_from_slice(&prefix);
+        let mut frame = Vec::new();
+        begin_record(self.session, self.op, self.durable, &mut frame);
+        frame.put_u32(0);
+        self.rows.iter().for_each(|r| r.encode(&mut frame));
+        end_record(self.rows.len() as u32, pos, epoch, &mut frame);
+        out.append(&mut frame);
+    }
+
+    /// The record in a frame, from what follows the prefix.
+    pub fn from_body(prefix: &Prefix, body: &[u8]) -> Result<RecordFrame> {
+        if !prefix.is_record() {
+            return Err(corrupt("data where a record was expected"));
+        }
+        if crc32c::crc32c(body) != prefix.crc {
+            return Err(corrupt("a record with a wrong checksum"));
+        }
+        RecordFrame::decode(body)
     }
 
     fn decode(body: &[u8]) -> Result<RecordFrame> {
@@ -139,6 +144,33 @@ impl RecordFrame {
             rows,
         })
     }
+}
+
+/// Bytes of a record's body before its rows: session, number, durable, how many rows.
+const RECORD_HEAD: usize = 24;
+
+/// Begins a record's frame in an empty buffer; the number of rows and the rows come next.
+pub(super) fn begin_record(session: SessionId, op: u64, durable: Pos, out: &mut Vec<u8>) {
+    out.resize(PREFIX, 0);
+    out.put_u32(session.0);
+    out.put_u64(op);
+    out.put_u64(durable);
+}
+
+/// Fills in what is known when all rows are there.
+pub(super) fn end_record(rows: u32, pos: Pos, epoch: Epoch, out: &mut [u8]) {
+    out[PREFIX + RECORD_HEAD - 4..PREFIX + RECORD_HEAD].copy_from_slice(&rows.to_le_bytes());
+    let body = &out[PREFIX..];
+    let mut prefix = Vec::with_capacity(PREFIX);
+    encode_prefix(
+        KIND_RECORD,
+        pos,
+        body.len(),
+        crc32c::crc32c(body),
+        epoch,
+        &mut prefix,
+    );
+    out[..PREFIX].copy_from_slice(&prefix);
 }
 
 fn encode_prefix(kind: u8, pos: Pos, body: usize, crc: u32, epoch: Epoch, out: &mut Vec<u8>) {
@@ -304,10 +336,7 @@ fn parse_record(bytes: &[u8], prefix: Prefix) -> Parsed {
     let Some(body) = bytes.get(PREFIX..prefix.frame_len()) else {
         return Parsed::Short(prefix.frame_len());
     };
-    if crc32c::crc32c(body) != prefix.crc {
-        return Parsed::Bad("a record with a wrong checksum".into());
-    }
-    match RecordFrame::decode(body) {
+    match RecordFrame::from_body(&prefix, body) {
         Ok(record) => Parsed::Frame {
             prefix,
             frame: Frame::Record(record),

@@ -4,12 +4,14 @@
 pub mod codec;
 pub mod foreign;
 pub mod frame;
+pub mod record;
 pub mod row;
 pub mod segment;
 pub mod snapshot;
 
 pub use foreign::{ForeignHold, ForeignRow, ForeignState};
 pub use frame::{DataFrame, Frame, RecordFrame};
+pub use record::RecordBuilder;
 pub use row::{Attr, Extent, Row, SegmentRow, SegmentState};
 pub use segment::{Footer, Origin, SegmentHeader};
 

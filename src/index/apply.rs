@@ -123,6 +123,10 @@ impl Index {
             self.strays += 1;
             return;
         };
+        if x.begin(new) {
+            new.iter().for_each(|e| self.use_more(e));
+            return;
+        }
         let (out, put) = x.replace(off, end, new);
         out.iter().for_each(|e| self.use_less(e));
         put.iter().for_each(|e| self.use_more(e));

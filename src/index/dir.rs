@@ -1,8 +1,8 @@
 //! The entries of one directory, ordered by a key that serves as the cookie of readdir: it
 //! depends on the name, so it stays while others come and go.
 
+use super::entries::Entries;
 use crate::base::{Error, ErrorKind, Ino, Result};
-use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 
@@ -15,11 +15,6 @@ const HASH_BITS: u32 = 55;
 /// No entry has a cookie below this; `.` and `..` need some.
 pub const FIRST_COOKIE: u64 = SLOTS;
 
-pub(super) struct Dentry {
-    pub name: Box<[u8]>,
-    pub ino: Ino,
-}
-
 pub struct DirEntry<'a> {
     pub cookie: u64,
     pub name: &'a [u8],
@@ -28,7 +23,7 @@ pub struct DirEntry<'a> {
 
 #[derive(Default)]
 pub(super) struct Dir {
-    entries: BTreeMap<u64, Dentry>,
+    entries: Entries,
 }
 
 /// The first key for a name. Keyed hashing (SipHash) because names come from users: 256 of them
@@ -40,60 +35,52 @@ fn first_key(name: &[u8]) -> u64 {
 }
 
 impl Dir {
-    pub fn find(&self, name: &[u8]) -> Option<(u64, &Dentry)> {
-        let first = first_key(name);
+    /// The entries whose names have the hash that belongs to this first key.
+    fn alike(&self, first: u64) -> impl Iterator<Item = DirEntry<'_>> {
         self.entries
-            .range(first..first + SLOTS)
-            .find(|(_, d)| *d.name == *name)
-            .map(|(k, d)| (*k, d))
+            .from(first)
+            .take_while(move |e| e.cookie < first + SLOTS)
     }
 
-    pub fn at(&self, key: u64) -> Option<&Dentry> {
-        self.entries.get(&key)
+    pub fn find(&self, name: &[u8]) -> Option<DirEntry<'_>> {
+        self.alike(first_key(name)).find(|e| e.name == name)
+    }
+
+    pub fn at(&self, key: u64) -> Option<DirEntry<'_>> {
+        self.entries.get(key)
     }
 
     /// Adds or replaces an entry. Returns its key, and what it named before.
     pub fn put(&mut self, name: &[u8], ino: Ino) -> Result<(u64, Option<Ino>)> {
         let first = first_key(name);
-        let mut free = None;
-        for key in first..first + SLOTS {
-            match self.entries.get_mut(&key) {
-                Some(d) if *d.name == *name => {
-                    let before = std::mem::replace(&mut d.ino, ino);
-                    return Ok((key, Some(before)));
-                }
-                Some(_) => {}
-                None => {
-                    free = free.or(Some(key));
-                    if self.entries.range(key..first + SLOTS).next().is_none() {
-                        break;
-                    }
-                }
+        let (mut free, mut same) = (first, None);
+        for e in self.alike(first) {
+            if e.name == name {
+                same = Some(e.cookie);
+                break;
             }
+            free += u64::from(e.cookie == free);
         }
-        let key = free.ok_or_else(|| {
-            Error::new(
+        if let Some(key) = same {
+            return Ok((key, self.entries.set(key, ino)));
+        }
+        if free == first + SLOTS {
+            return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!("{SLOTS} names of one directory have the same hash"),
-            )
-        })?;
-        let name = name.into();
-        self.entries.insert(key, Dentry { name, ino });
-        Ok((key, None))
+            ));
+        }
+        self.entries.insert(free, name, ino);
+        Ok((free, None))
     }
 
     pub fn remove(&mut self, name: &[u8]) -> Option<(u64, Ino)> {
-        let (key, _) = self.find(name)?;
-        self.entries.remove(&key).map(|d| (key, d.ino))
+        let key = self.find(name)?.cookie;
+        Some((key, self.entries.remove(key)?))
     }
 
     pub fn after(&self, cookie: u64) -> impl Iterator<Item = DirEntry<'_>> {
-        let from = cookie.saturating_add(1);
-        self.entries.range(from..).map(|(k, d)| DirEntry {
-            cookie: *k,
-            name: &d.name,
-            ino: d.ino,
-        })
+        self.entries.from(cookie.saturating_add(1))
     }
 
     pub fn entries(&self) -> usize {
@@ -107,8 +94,8 @@ mod tests {
 
     /// Puts an entry where a name with the same hash would have put it.
     fn occupy(d: &mut Dir, key: u64) {
-        let name = format!("other {key}").into_bytes().into();
-        d.entries.insert(key, Dentry { name, ino: Ino(9) });
+        let name = format!("other {key}").into_bytes();
+        d.entries.insert(key, &name, Ino(9));
     }
 
     #[test]
@@ -119,13 +106,18 @@ mod tests {
         occupy(&mut d, first + 2);
         assert_eq!(d.put(b"a", Ino(1)).unwrap(), (first + 1, None));
         // Freeing an earlier slot must not make a second entry of the same name.
-        d.entries.remove(&first);
+        d.entries.remove(first);
         let put = d.put(b"a", Ino(2)).unwrap();
         assert_eq!(put, (first + 1, Some(Ino(1))));
-        assert_eq!(d.find(b"a").unwrap().1.ino, Ino(2));
+        assert_eq!(d.find(b"a").unwrap().ino, Ino(2));
         assert_eq!(d.remove(b"a"), Some((first + 1, Ino(2))));
         assert!(d.find(b"a").is_none());
-        (0..SLOTS).for_each(|s| occupy(&mut d, first + s));
+        let taken = |d: &Dir, s| d.at(first + s).is_some();
+        (0..SLOTS).for_each(|s| {
+            if !taken(&d, s) {
+                occupy(&mut d, first + s)
+            }
+        });
         assert_eq!(d.put(b"a", Ino(1)).unwrap_err().kind(), ErrorKind::NoSpace);
         assert!(first >= FIRST_COOKIE && first + SLOTS < 1 << 63);
     }

@@ -86,6 +86,15 @@ impl Extents {
         }
     }
 
+    /// Gives a file that has no extents its first one. False if this is another case.
+    pub fn begin(&mut self, new: &[Extent]) -> bool {
+        match (&*self, new) {
+            (Extents::None, [one]) => *self = Extents::One(*one),
+            _ => return false,
+        }
+        true
+    }
+
     /// Makes the bytes `[off, end)` what `new` says, and holes between. `new` is in order and
     /// within the range. Returns the extents that this took out and those it put in (a neighbour
     /// that is cut or joined is in both).

@@ -6,6 +6,7 @@ use crate::base::{Ino, StreamId};
 use crate::format::{ForeignHold, ForeignRow, ForeignState, Row};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Foreign {
@@ -46,6 +47,12 @@ impl Index {
 
     pub fn foreign_files(&self) -> impl Iterator<Item = &Foreign> {
         self.foreign.all.values()
+    }
+
+    /// Those with higher numbers, in order.
+    pub(super) fn foreign_after(&self, after: StreamId) -> impl Iterator<Item = &Foreign> {
+        let range = (Bound::Excluded(after), Bound::Unbounded);
+        self.foreign.all.range(range).map(|(_, f)| f)
     }
 
     /// The foreign files that a file has bytes in, in the order of its bytes.

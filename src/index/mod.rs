@@ -7,6 +7,7 @@ mod apply;
 mod check;
 mod deleted;
 mod dir;
+mod entries;
 mod extents;
 mod foreign;
 mod inode;
@@ -67,7 +68,7 @@ impl Index {
     }
 
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
-        self.inode(parent)?.dir()?.find(name).map(|(_, d)| d.ino)
+        self.inode(parent)?.dir()?.find(name).map(|e| e.ino)
     }
 
     /// The entries of a directory whose cookie is above `after`, in the order of their cookies. A
@@ -94,7 +95,7 @@ impl Index {
     fn hint(&self, ino: Ino) -> Option<(Ino, &[u8])> {
         let (parent, key) = self.inode(ino)?.hint()?;
         let entry = self.inode(parent)?.dir()?.at(key)?;
-        (entry.ino == ino).then_some((parent, &entry.name))
+        (entry.ino == ino).then_some((parent, entry.name))
     }
 
     /// The path of an inode below the root, without a leading slash; the root's is empty. None if
@@ -173,19 +174,13 @@ impl Index {
 
     /// All inode numbers, ascending.
     pub fn inos(&self) -> Vec<Ino> {
-        self.inodes.sorted()
+        self.inodes.iter().map(|(ino, _)| ino).collect()
     }
 
     /// Inodes without a name: they were unlinked while open, and nobody holds them after a crash.
     pub fn nameless(&self) -> Vec<Ino> {
-        let mut found: Vec<Ino> = self
-            .inodes
-            .iter()
-            .filter(|(_, i)| i.attr.nlink == 0)
-            .map(|(ino, _)| ino)
-            .collect();
-        found.sort_unstable();
-        found
+        let unnamed = self.inodes.iter().filter(|(_, i)| i.attr.nlink == 0);
+        unnamed.map(|(ino, _)| ino).collect()
     }
 
     /// Every inode number in use or given to a session is below this.

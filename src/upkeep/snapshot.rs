@@ -5,18 +5,21 @@
 //! states again (see `log::snapshot`).
 
 use super::Root;
-use crate::base::{Context, ErrorKind, Ino, Pos, Result, SessionId};
+use crate::base::{Context, ErrorKind, Ino, Pos, Result, StreamId};
 use crate::format::segment::Footer;
 use crate::format::snapshot::{SNAPSHOT_STREAM, SnapshotHeader};
-use crate::format::{RecordFrame, Row};
+use crate::format::{RecordBuilder, Row};
+use crate::index::Index;
 use crate::log::{list_snapshots, visit_snapshot};
 use crate::segment::{
     SNAPSHOT_DIR, parse_unfinished_snapshot, snapshot_path, unfinished_snapshot_path,
 };
 use crate::store::Writer;
+use bytes::Bytes;
 
-/// Inodes that are looked at under one lock.
-const SLICE: usize = 1024;
+/// Bytes of rows that are made under one lock, about; and of what was deleted lately, items.
+const SLICE: usize = 256 << 10;
+const ITEMS: usize = 1024;
 /// Bytes of rows in one frame.
 const FRAME: usize = 1 << 20;
 /// Snapshots that are kept, with all of the log between them.
@@ -24,11 +27,8 @@ const KEPT: usize = 2;
 
 /// Takes a snapshot and publishes it. Returns its position and its size in bytes.
 pub async fn take(root: &dyn Root) -> Result<(Pos, u64)> {
-    let (mut from, mut inos) = (0, Vec::new());
-    root.view(&mut |index| {
-        from = root.log_end();
-        inos = index.inos();
-    });
+    let mut from = 0;
+    root.view(&mut |_| from = root.log_end());
     let path = snapshot_path(from);
     if list_snapshots(&**root.store()).await?.contains(&from) {
         return Ok((from, root.store().stat(&path).await?.len));
@@ -38,7 +38,7 @@ pub async fn take(root: &dyn Root) -> Result<(Pos, u64)> {
         .await
         .context("making the snapshot folder")?;
     let temp = unfinished_snapshot_path(from, root.epoch(), root.now());
-    let written = write(root, &temp, from, &inos).await;
+    let written = write(root, &temp, from).await;
     let published = match written {
         Ok(size) => root.store().rename(&temp, &path).await.map(|()| size),
         Err(e) => Err(e),
@@ -54,7 +54,8 @@ pub async fn take(root: &dyn Root) -> Result<(Pos, u64)> {
     }
 }
 
-async fn write(root: &dyn Root, temp: &str, from: Pos, inos: &[Ino]) -> Result<u64> {
+/// Memory is bounded by what one slice makes, however large the root is.
+async fn write(root: &dyn Root, temp: &str, from: Pos) -> Result<u64> {
     let (uuid, epoch, created) = (root.uuid(), root.epoch(), root.now());
     let header = SnapshotHeader {
         root: uuid,
@@ -66,38 +67,35 @@ async fn write(root: &dyn Root, temp: &str, from: Pos, inos: &[Ino]) -> Result<u
         root,
         writer: root.store().create(temp).await?,
         pos: 0,
-        rows: Vec::new(),
-        bytes: 0,
+        record: RecordBuilder::new(epoch),
+        frames: Vec::new(),
     };
     out.writer.append(header.encode().into()).await?;
-    let mut rows = Vec::new();
-    root.view(&mut |index| index.table_rows(&mut |row| rows.push(row)));
-    out.add(&mut rows).await?;
+    out.slice(&mut |index, give| index.counter_rows(give))
+        .await?;
+    let mut next = Some(StreamId(0));
+    while let Some(after) = next {
+        out.slice(&mut |index, give| next = index.foreign_slice(after, SLICE, give))
+            .await?;
+    }
     // Inodes first: an entry needs the inode that it names.
-    for slice in inos.chunks(SLICE) {
-        root.view(&mut |index| {
-            slice
-                .iter()
-                .for_each(|ino| index.inode_rows(*ino, &mut |row| rows.push(row)))
-        });
-        out.add(&mut rows).await?;
+    let mut next = Some(Ino(0));
+    while let Some(after) = next {
+        out.slice(&mut |index, give| next = index.inode_slice(after, SLICE, give))
+            .await?;
     }
     // What was deleted lately: made and deleted again, while no entries are in its way.
     let (mut next, mut made) = (Some(0), Default::default());
     while let Some(from) = next {
-        root.view(&mut |index| {
-            next = index.deleted_rows(from, SLICE, &mut made, &mut |row| rows.push(row))
-        });
-        out.add(&mut rows).await?;
+        out.slice(&mut |index, give| next = index.deleted_rows(from, ITEMS, &mut made, give))
+            .await?;
     }
-    for slice in inos.chunks(SLICE) {
-        root.view(&mut |index| {
-            slice
-                .iter()
-                .for_each(|ino| index.entry_rows(*ino, &mut |row| rows.push(row)))
-        });
-        out.add(&mut rows).await?;
+    let mut next = Some((Ino(0), 0));
+    while let Some(after) = next {
+        out.slice(&mut |index, give| next = index.entry_slice(after, SLICE, give))
+            .await?;
     }
+    out.seal();
     out.flush().await?;
     // What was seen must not be more than what the log keeps.
     root.durable(root.log_end()).await?;
@@ -107,40 +105,45 @@ async fn write(root: &dyn Root, temp: &str, from: Pos, inos: &[Ino]) -> Result<u
 struct Output<'a> {
     root: &'a dyn Root,
     writer: Box<dyn Writer>,
+    /// After the frames that are made.
     pos: Pos,
-    rows: Vec<Row>,
-    bytes: usize,
+    record: RecordBuilder,
+    /// Made, and not written yet.
+    frames: Vec<Bytes>,
 }
 
+/// Takes a row.
+type Give<'a> = &'a mut dyn FnMut(Row);
+
 impl Output<'_> {
-    async fn add(&mut self, rows: &mut Vec<Row>) -> Result<()> {
-        for row in rows.drain(..) {
-            self.bytes += row.size_hint();
-            self.rows.push(row);
-            if self.bytes >= FRAME {
-                self.flush().await?;
-            }
+    /// Encodes the rows that one look at the index gives, and writes what is full.
+    async fn slice(&mut self, look: &mut (dyn FnMut(&Index, &mut Give<'_>) + Send)) -> Result<()> {
+        let root = self.root;
+        root.view(&mut |index| {
+            let mut give = |row| self.add(&row);
+            look(index, &mut (&mut give as Give<'_>));
+        });
+        self.flush().await
+    }
+
+    fn add(&mut self, row: &Row) {
+        self.record.push(row);
+        if self.record.len() >= FRAME {
+            self.seal();
         }
-        Ok(())
+    }
+
+    fn seal(&mut self) {
+        let frame = self.record.finish(self.pos);
+        self.pos += frame.len() as u64;
+        self.frames.push(frame.into());
     }
 
     async fn flush(&mut self) -> Result<()> {
-        if self.rows.is_empty() {
-            return Ok(());
+        for frame in self.frames.drain(..).filter(|f| !f.is_empty()) {
+            self.writer.append(frame).await?;
         }
-        let rows = std::mem::take(&mut self.rows);
-        self.bytes = 0;
-        let session = SessionId(self.root.epoch().0);
-        let mut frame = Vec::with_capacity(FRAME);
-        RecordFrame {
-            session,
-            op: 0,
-            durable: 0,
-            rows,
-        }
-        .encode(self.pos, self.root.epoch(), &mut frame);
-        self.pos += frame.len() as u64;
-        self.writer.append(frame.into()).await
+        Ok(())
     }
 
     /// Closes the file and reads it back: nothing older may go because of a bad snapshot.
