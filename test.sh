@@ -66,11 +66,10 @@ fi
 
 run "build" 1800 cargo test --no-run
 # Fetched before the suites begin, so that a slow network does not eat their time.
-[ ! -f tests/support/fetch-hadoop.sh ] ||
-    run "Hadoop from Maven" 600 tests/support/fetch-hadoop.sh "${STOWFS_TEST_CACHE:-target/test-cache}/hadoop"
+run "Hadoop from Maven" 600 tests/support/fetch-jars.sh hadoop "${STOWFS_TEST_CACHE:-target/test-cache}/hadoop"
 run "pjdfstest and fsx" 900 tests/support/fetch-posix-tools.sh "${STOWFS_TEST_CACHE:-target/test-cache}/posix"
 for version in 2.3.0 1.20.5; do
-    run "Flink $version from Maven" 600 tests/support/fetch-flink.sh "$version" \
+    run "Flink $version from Maven" 600 tests/support/fetch-jars.sh flink "$version" \
         "${STOWFS_TEST_CACHE:-target/test-cache}/flink-$version"
 done
 for suite in "${suites[@]}"; do

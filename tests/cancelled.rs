@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
+use stowfs::base::Ino;
 use stowfs::base::config::Config;
-use stowfs::base::{Ino, SystemClock};
 use stowfs::fs::{Caller, Fh, Fs, FsOptions, WriteMode};
 use stowfs::store::Store;
 use stowfs::store::memory::MemoryCluster;
@@ -45,17 +45,7 @@ async fn mount(store: Arc<dyn Store>) -> Arc<Fs> {
         undo_memory: 0,
         ..Config::default()
     };
-    let options = OpenOptions {
-        config,
-        clock: Arc::new(SystemClock),
-        host: "sim".into(),
-        pid: 1,
-        lock_dir: None,
-        takeover: false,
-        read_only: false,
-        uid: 0,
-        gid: 0,
-    };
+    let options = OpenOptions::new(config);
     let volume = Volume::open(store, options).await.unwrap();
     Fs::new(volume, FsOptions::default())
 }

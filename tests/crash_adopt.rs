@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use stowfs::base::config::Config;
-use stowfs::base::{Error, Ino, SystemClock};
+use stowfs::base::{Error, Ino};
 use stowfs::format::{Attr, DataFrame, Row};
 use stowfs::store::Store;
 use stowfs::store::memory::{LastCall, MemoryCluster, MemoryStore};
@@ -91,30 +91,20 @@ impl Model {
 }
 
 fn options() -> OpenOptions {
-    OpenOptions {
-        config: Config {
-            segment_size: 24 << 10,
-            block_size: 4 << 10,
-            op_timeout: Duration::from_secs(30),
-            idle_seal: Duration::from_secs(3),
-            gc_grace: Duration::from_secs(1),
-            gc_keep: 0.1,
-            delete_rate: 1000.0,
-            compact_target: 1.2,
-            compact_rate: 0,
-            snapshot_bytes: 4 << 10,
-            upkeep_every: Duration::from_millis(500),
-            ..Config::default()
-        },
-        clock: Arc::new(SystemClock),
-        host: "sim".into(),
-        pid: 1,
-        lock_dir: None,
-        takeover: false,
-        read_only: false,
-        uid: 0,
-        gid: 0,
-    }
+    OpenOptions::new(Config {
+        segment_size: 24 << 10,
+        block_size: 4 << 10,
+        op_timeout: Duration::from_secs(30),
+        idle_seal: Duration::from_secs(3),
+        gc_grace: Duration::from_secs(1),
+        gc_keep: 0.1,
+        delete_rate: 1000.0,
+        compact_target: 1.2,
+        compact_rate: 0,
+        snapshot_bytes: 4 << 10,
+        upkeep_every: Duration::from_millis(500),
+        ..Config::default()
+    })
 }
 
 /// Every file below the root, by path, with its bytes.

@@ -19,7 +19,7 @@ use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use std::time::Duration;
 use stowfs::base::config::Config;
-use stowfs::base::{Error, Ino, SystemClock};
+use stowfs::base::{Error, Ino};
 use stowfs::format::{Attr, DataFrame, Extent, Row};
 use stowfs::store::Store;
 use stowfs::store::faulty::{Faults, Rates};
@@ -29,7 +29,8 @@ use stowfs::volume::{OpenOptions, Volume};
 
 fn options(takeover: bool) -> OpenOptions {
     OpenOptions {
-        config: Config {
+        takeover,
+        ..OpenOptions::new(Config {
             segment_size: 24 << 10,
             block_size: 4 << 10,
             op_timeout: Duration::from_secs(30),
@@ -43,15 +44,7 @@ fn options(takeover: bool) -> OpenOptions {
             snapshot_bytes: 8 << 10,
             upkeep_every: Duration::from_millis(500),
             ..Config::default()
-        },
-        clock: Arc::new(SystemClock),
-        host: "sim".into(),
-        pid: 1,
-        lock_dir: None,
-        takeover,
-        read_only: false,
-        uid: 0,
-        gid: 0,
+        })
     }
 }
 

@@ -13,7 +13,7 @@ use support::mount::Mount;
 use support::{fetch, packing};
 
 fn hadoop(hdfs: &Hdfs) -> Option<(std::path::PathBuf, std::path::PathBuf)> {
-    let jars = fetch::jars("fetch-hadoop.sh", &[], "hadoop").unwrap();
+    let jars = fetch::jars("fetch-jars.sh", &["hadoop"], "hadoop").unwrap();
     Some((jars, hdfs.conf_dir()))
 }
 

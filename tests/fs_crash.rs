@@ -15,8 +15,8 @@ use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use stowfs::base::Ino;
 use stowfs::base::config::Config;
-use stowfs::base::{Ino, SystemClock};
 use stowfs::fs::{Caller, Errno, Fh, Fs, FsOptions, SetAttr, WriteMode};
 use stowfs::index::Index;
 use stowfs::store::Store;
@@ -78,25 +78,15 @@ impl Known {
 }
 
 async fn mount(store: Arc<dyn Store>) -> Option<Arc<Fs>> {
-    let options = OpenOptions {
-        config: Config {
-            segment_size: 48 << 10,
-            block_size: 4 << 10,
-            small_file: 3000,
-            write_buffer: 64 << 10,
-            op_timeout: Duration::from_secs(30),
-            dirty_age: Duration::from_secs(2),
-            ..Config::default()
-        },
-        clock: Arc::new(SystemClock),
-        host: "sim".into(),
-        pid: 1,
-        lock_dir: None,
-        takeover: false,
-        read_only: false,
-        uid: 0,
-        gid: 0,
-    };
+    let options = OpenOptions::new(Config {
+        segment_size: 48 << 10,
+        block_size: 4 << 10,
+        small_file: 3000,
+        write_buffer: 64 << 10,
+        op_timeout: Duration::from_secs(30),
+        dirty_age: Duration::from_secs(2),
+        ..Config::default()
+    });
     let volume = Volume::open(store, options).await.ok()?;
     Some(Fs::new(volume, FsOptions::default()))
 }

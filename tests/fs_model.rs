@@ -17,8 +17,8 @@ use sim::{Open, Sim};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use stowfs::base::Ino;
 use stowfs::base::config::Config;
-use stowfs::base::{Ino, SystemClock};
 use stowfs::fs::{Fs, FsOptions, SetAttr, SetTime, WriteMode};
 use stowfs::index::Index;
 use stowfs::store::Store;
@@ -30,24 +30,14 @@ const SMALL: u64 = 3000;
 const MAX_FILE: usize = 20_000;
 
 async fn open(store: &Arc<dyn Store>, rng: &mut StdRng) -> Arc<Fs> {
-    let options = OpenOptions {
-        config: Config {
-            segment_size: 64 << 10,
-            block_size: 4 << 10,
-            small_file: SMALL,
-            // Sometimes so little that writers push others' bytes out.
-            write_buffer: if rng.random() { 16 << 10 } else { 64 << 20 },
-            ..Config::default()
-        },
-        clock: Arc::new(SystemClock),
-        host: "sim".into(),
-        pid: 1,
-        lock_dir: None,
-        takeover: false,
-        read_only: false,
-        uid: 0,
-        gid: 0,
-    };
+    let options = OpenOptions::new(Config {
+        segment_size: 64 << 10,
+        block_size: 4 << 10,
+        small_file: SMALL,
+        // Sometimes so little that writers push others' bytes out.
+        write_buffer: if rng.random() { 16 << 10 } else { 64 << 20 },
+        ..Config::default()
+    });
     let volume = Volume::open(store.clone(), options).await.expect("open");
     Fs::new(volume, FsOptions::default())
 }

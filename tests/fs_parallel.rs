@@ -6,8 +6,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use std::time::Duration;
+use stowfs::base::Ino;
 use stowfs::base::config::Config;
-use stowfs::base::{Ino, SystemClock};
 use stowfs::fs::{Caller, Errno, Fh, Fs, FsOptions, WriteMode};
 use stowfs::index::Index;
 use stowfs::store::Store;
@@ -27,17 +27,7 @@ async fn mount(config: Config) -> Arc<Fs> {
         ..MemoryConfig::default()
     };
     let store: Arc<dyn Store> = MemoryCluster::with(1, store).host("one");
-    let options = OpenOptions {
-        config,
-        clock: Arc::new(SystemClock),
-        host: "test".into(),
-        pid: 1,
-        lock_dir: None,
-        takeover: false,
-        read_only: false,
-        uid: 0,
-        gid: 0,
-    };
+    let options = OpenOptions::new(config);
     let volume = Volume::open(store, options).await.expect("open");
     Fs::new(volume, FsOptions::default())
 }

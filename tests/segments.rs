@@ -31,15 +31,8 @@ impl Clock for Simulated {
 
 fn options(config: Config) -> OpenOptions {
     OpenOptions {
-        config,
         clock: Arc::new(Simulated(Instant::now())),
-        host: "test".into(),
-        pid: 1,
-        lock_dir: None,
-        takeover: false,
-        read_only: false,
-        uid: 0,
-        gid: 0,
+        ..OpenOptions::new(config)
     }
 }
 

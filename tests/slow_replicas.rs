@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
-use stowfs::base::{Config, Error, Ino, SystemClock};
+use stowfs::base::{Config, Error, Ino};
 
 use stowfs::format::{Attr, DataFrame, Row, SegmentState};
 use stowfs::store::faulty::{Fault, Faults, Rule};
@@ -16,21 +16,11 @@ use tokio::time::Instant;
 const SECOND: Duration = Duration::from_secs(1);
 
 async fn open(store: Arc<dyn Store>) -> Arc<Volume> {
-    let options = OpenOptions {
-        config: Config {
-            block_size: 4 << 10,
-            segment_size: 64 << 10,
-            ..Config::default()
-        },
-        clock: Arc::new(SystemClock),
-        host: "test".into(),
-        pid: 1,
-        lock_dir: None,
-        takeover: false,
-        read_only: false,
-        uid: 0,
-        gid: 0,
-    };
+    let options = OpenOptions::new(Config {
+        block_size: 4 << 10,
+        segment_size: 64 << 10,
+        ..Config::default()
+    });
     Volume::open(store, options).await.unwrap()
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stowfs::admin::{segments_of_store, segments_of_volume};
 use stowfs::base::config::Config;
-use stowfs::base::{Error, ErrorKind, Ino, SystemClock};
+use stowfs::base::{Error, ErrorKind, Ino};
 use stowfs::format::{Attr, DataFrame, Row, SegmentState};
 use stowfs::store::connect::{ConnectOptions, connect};
 use stowfs::store::faulty::{Fault, Faults, Rule};
@@ -16,28 +16,18 @@ use stowfs::volume::{OpenOptions, Volume};
 use tokio::time::{Instant, sleep};
 
 fn options() -> OpenOptions {
-    OpenOptions {
-        config: Config {
-            segment_size: 24 << 10,
-            block_size: 4 << 10,
-            idle_seal: Duration::from_secs(1),
-            gc_grace: Duration::from_secs(5),
-            gc_keep: 0.0,
-            compact_target: 1.3,
-            compact_rate: 0,
-            orphan_age: Duration::from_secs(600),
-            upkeep_every: Duration::from_millis(500),
-            ..Config::default()
-        },
-        clock: Arc::new(SystemClock),
-        host: "test".into(),
-        pid: 1,
-        lock_dir: None,
-        takeover: false,
-        read_only: false,
-        uid: 0,
-        gid: 0,
-    }
+    OpenOptions::new(Config {
+        segment_size: 24 << 10,
+        block_size: 4 << 10,
+        idle_seal: Duration::from_secs(1),
+        gc_grace: Duration::from_secs(5),
+        gc_keep: 0.0,
+        compact_target: 1.3,
+        compact_rate: 0,
+        orphan_age: Duration::from_secs(600),
+        upkeep_every: Duration::from_millis(500),
+        ..Config::default()
+    })
 }
 
 /// Replaces a small file.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use stowfs::base::config::Config;
-use stowfs::base::{Error, ErrorKind, Ino, Result, SystemClock};
+use stowfs::base::{Error, ErrorKind, Ino, Result};
 use stowfs::format::{Attr, DataFrame, Extent, Row};
 use stowfs::store::Op;
 use stowfs::store::Store;
@@ -13,21 +13,11 @@ use stowfs::store::memory::MemoryCluster;
 use stowfs::volume::{OpenOptions, Volume};
 
 fn options() -> OpenOptions {
-    OpenOptions {
-        config: Config {
-            segment_size: 64 << 10,
-            block_size: 4 << 10,
-            ..Config::default()
-        },
-        clock: Arc::new(SystemClock),
-        host: "test".into(),
-        pid: 1,
-        lock_dir: None,
-        takeover: false,
-        read_only: false,
-        uid: 0,
-        gid: 0,
-    }
+    OpenOptions::new(Config {
+        segment_size: 64 << 10,
+        block_size: 4 << 10,
+        ..Config::default()
+    })
 }
 
 async fn open(store: &Arc<dyn Store>) -> Result<Arc<Volume>> {
@@ -157,10 +147,8 @@ async fn a_live_root_is_refused_and_a_takeover_fences() {
     first.durable(pos).await.unwrap();
     let refused = open(&b).await.err().expect("the root is owned");
     assert!(refused.is(ErrorKind::Owned), "{refused}");
-    assert!(
-        refused.to_string().contains("host test, pid 1"),
-        "{refused}"
-    );
+    let holder = format!("host localhost, pid {}", std::process::id());
+    assert!(refused.to_string().contains(&holder), "{refused}");
 
     let taken = Volume::open(
         b.clone(),

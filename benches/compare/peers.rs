@@ -18,7 +18,7 @@ pub struct Java(Program);
 
 impl Java {
     pub fn new() -> Java {
-        let jars = fetch::jars("fetch-hadoop.sh", &[], "hadoop").expect("Hadoop's jars");
+        let jars = fetch::jars("fetch-jars.sh", &["hadoop"], "hadoop").expect("Hadoop's jars");
         Java(Program::new("PlainFiles", &jars))
     }
 

@@ -224,7 +224,7 @@ fn log_panic(op: Op, panic: &(dyn Any + Send)) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{Config, SystemClock};
+    use crate::base::Config;
     use crate::fs::FsOptions;
     use crate::store::Store;
     use crate::store::memory::MemoryCluster;
@@ -247,17 +247,7 @@ mod tests {
     }
 
     fn runner(runtime: &tokio::runtime::Runtime, limit: Duration) -> Runner {
-        let options = OpenOptions {
-            config: Config::default(),
-            clock: Arc::new(SystemClock),
-            host: "test".into(),
-            pid: 1,
-            lock_dir: None,
-            takeover: false,
-            read_only: false,
-            uid: 0,
-            gid: 0,
-        };
+        let options = OpenOptions::new(Config::default());
         let fs = runtime.block_on(async {
             let store: Arc<dyn Store> = MemoryCluster::new(1).host("a");
             let volume = Volume::open(store, options).await.unwrap();

@@ -6,7 +6,7 @@ use super::{Volume, adopt, root, watch};
 use crate::base::config::Config;
 use crate::base::error::Context;
 use crate::base::{
-    Clock, Epoch, Error, ErrorKind, Ino, Pos, Result, SegmentName, SessionId, StreamId,
+    Clock, Epoch, Error, ErrorKind, Ino, Pos, Result, SegmentName, SessionId, StreamId, SystemClock,
 };
 use crate::format::segment::HEADER_LEN;
 use crate::format::{Attr, Origin, Row, SegmentRow, SegmentState};
@@ -38,6 +38,23 @@ pub struct OpenOptions {
     /// Owner of a root directory that is made now.
     pub uid: u32,
     pub gid: u32,
+}
+
+impl OpenOptions {
+    /// This process on an unnamed host, writing, without a lock on the host; nothing is taken over.
+    pub fn new(config: Config) -> OpenOptions {
+        OpenOptions {
+            config,
+            clock: Arc::new(SystemClock),
+            host: "localhost".into(),
+            pid: std::process::id(),
+            lock_dir: None,
+            takeover: false,
+            read_only: false,
+            uid: 0,
+            gid: 0,
+        }
+    }
 }
 
 /// What goes on in an open root by itself.

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
+use stowfs::base::Ino;
 use stowfs::base::config::Config;
-use stowfs::base::{Ino, SystemClock};
 use stowfs::fs::{Caller, Errno, Fh, Fs, FsOptions};
 use stowfs::index::Index;
 use stowfs::store::Store;
@@ -19,22 +19,16 @@ pub const ROOT: Caller = Caller {
 
 pub fn options() -> OpenOptions {
     OpenOptions {
-        config: Config {
+        uid: 7,
+        gid: 8,
+        ..OpenOptions::new(Config {
             segment_size: 64 << 10,
             block_size: 4 << 10,
             gc_grace: Duration::from_secs(20),
             delete_rate: 1000.0,
             upkeep_every: Duration::from_millis(500),
             ..Config::default()
-        },
-        clock: Arc::new(SystemClock),
-        host: "test".into(),
-        pid: 1,
-        lock_dir: None,
-        takeover: false,
-        read_only: false,
-        uid: 7,
-        gid: 8,
+        })
     }
 }
 

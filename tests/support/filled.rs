@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use std::sync::Arc;
 use stowfs::base::config::Config;
-use stowfs::base::{Error, Ino, Result, SystemClock};
+use stowfs::base::{Error, Ino, Result};
 use stowfs::format::frame::{Frame, Parsed, parse};
 use stowfs::format::segment::{HEADER_LEN, SegmentHeader};
 use stowfs::format::{Attr, DataFrame, Extent, Row};
@@ -12,21 +12,11 @@ use stowfs::store::memory::MemoryCluster;
 use stowfs::volume::{OpenOptions, Volume};
 
 pub fn options() -> OpenOptions {
-    OpenOptions {
-        config: Config {
-            segment_size: 32 << 10,
-            block_size: 4 << 10,
-            ..Config::default()
-        },
-        clock: Arc::new(SystemClock),
-        host: "test".into(),
-        pid: 1,
-        lock_dir: None,
-        takeover: false,
-        read_only: false,
-        uid: 0,
-        gid: 0,
-    }
+    OpenOptions::new(Config {
+        segment_size: 32 << 10,
+        block_size: 4 << 10,
+        ..Config::default()
+    })
 }
 
 pub async fn open(store: &Arc<dyn Store>) -> Result<Arc<Volume>> {

@@ -293,7 +293,7 @@ impl Hdfs {
     }
 
     fn try_start(builder: &Builder) -> Result<Hdfs, String> {
-        let jars = fetch::jars("fetch-hadoop.sh", &[], "hadoop")?;
+        let jars = fetch::jars("fetch-jars.sh", &["hadoop"], "hadoop")?;
         let layout = Layout::create(builder, jars)?;
         let hdfs = Hdfs {
             layout,

@@ -14,7 +14,11 @@ pub const FLINK: [&str; 2] = ["2.3.0", "1.20.5"];
 
 /// The folder with the jars of a Flink, among them RocksDB.
 pub fn flink_jars(version: &str) -> Result<PathBuf, String> {
-    fetch::jars("fetch-flink.sh", &[version], &format!("flink-{version}"))
+    fetch::jars(
+        "fetch-jars.sh",
+        &["flink", version],
+        &format!("flink-{version}"),
+    )
 }
 
 /// Compiles `java/<name>.java` against all jars of a folder.

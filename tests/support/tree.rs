@@ -48,15 +48,9 @@ impl Tree {
     pub async fn open(store: &Arc<dyn Store>, config: Config) -> Tree {
         LazyLock::force(&BEGUN);
         let options = OpenOptions {
-            config,
             clock: Arc::new(SimulatedClock),
-            host: "sim".into(),
-            pid: 1,
-            lock_dir: None,
             takeover: true,
-            read_only: false,
-            uid: 0,
-            gid: 0,
+            ..OpenOptions::new(config)
         };
         let volume = Volume::open(store.clone(), options).await.expect("open");
         Tree(Fs::new(volume, FsOptions::default()))

@@ -1,11 +1,18 @@
 #!/bin/sh
-# Fetches the jars of a real Flink with Maven: fetch-flink.sh <version> <directory>
+# Fetches the jars of a real Hadoop or Flink with Maven:
+#   fetch-jars.sh hadoop <directory>
+#   fetch-jars.sh flink <version> <directory>
 # Does nothing (and needs no network) when the directory is complete already.
 set -eu
 
-version=${1:?usage: fetch-flink.sh <version> <directory>}
-dir=${2:?usage: fetch-flink.sh <version> <directory>}
-pom=$(dirname "$0")/flink/pom.xml
+usage="usage: fetch-jars.sh hadoop|flink [<version>] <directory>"
+what=${1:?$usage}
+case $# in
+2) version= dir=$2 ;;
+3) version=-D$what.version=$2 dir=$3 ;;
+*) echo "$usage" >&2 && exit 2 ;;
+esac
+pom=$(dirname "$0")/$what/pom.xml
 parent=$(dirname "$dir")
 mkdir -p "$parent"
 
@@ -17,11 +24,11 @@ if [ -d "$dir" ] && cmp -s "$pom" "$dir/pom.xml"; then
     exit 0
 fi
 if ! command -v mvn >/dev/null; then
-    echo "fetch-flink.sh: mvn is missing; install it (Debian: apt-get install maven)" >&2
+    echo "fetch-jars.sh: mvn is missing; install it (Debian: apt-get install maven)" >&2
     exit 1
 fi
 rm -rf "$dir" "$dir.part"
-mvn --batch-mode --quiet -f "$pom" -Dflink.version="$version" dependency:copy-dependencies \
+mvn --batch-mode --quiet -f "$pom" ${version:+"$version"} dependency:copy-dependencies \
     -DincludeScope=runtime -DoutputDirectory="$(realpath "$parent")/$(basename "$dir").part"
 # Last, so that a complete directory is recognised by it.
 cp "$pom" "$dir.part/pom.xml"
