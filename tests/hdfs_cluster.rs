@@ -3,6 +3,7 @@
 mod support;
 
 use hdfs_native::{ClientBuilder, WriteOptions};
+use std::time::Duration;
 use support::hdfs::Hdfs;
 
 fn client(hdfs: &Hdfs) -> hdfs_native::Client {
@@ -62,6 +63,8 @@ async fn ha_pair_fails_over() {
     write(&client, "/b").await.unwrap();
     hdfs.kill_namenode(1);
     hdfs.force_active(0);
+    // So long that a heartbeat which the dead one still answered is stale: it is not waited for.
+    tokio::time::sleep(Duration::from_secs(6)).await;
     hdfs.wait_ready();
     write(&client, "/c").await.unwrap();
 }

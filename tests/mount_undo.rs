@@ -62,6 +62,10 @@ fn a_deleted_checkpoint_comes_back() {
         "{table}"
     );
 
+    // An unlink alone is durable only a moment later.
+    let parent = fs::File::open(mount.at("job")).unwrap();
+    parent.sync_all().unwrap();
+    drop(parent);
     mount.kill9();
     mount.remount();
     let output = run(&mount, "undelete", &["job/chk-7", "--to", "job/rescued"]);

@@ -367,15 +367,22 @@ impl Hdfs {
     /// What is not ready yet. The NameNode takes a DataNode for alive that was killed just now, so
     /// the DataNodes are asked as well.
     fn readiness(&self) -> Result<(), String> {
-        let expected: Vec<usize> = {
+        let (expected, namenodes) = {
             let d = self.daemons.lock().unwrap();
-            (0..d.datanodes.len())
-                .filter(|&i| d.datanodes[i].should_run())
-                .collect()
+            let running = |daemons: &[Daemon]| -> Vec<usize> {
+                (0..daemons.len())
+                    .filter(|&i| daemons[i].should_run())
+                    .collect()
+            };
+            let ports = running(&d.namenodes).into_iter();
+            let ports: Vec<u16> = ports
+                .map(|i| self.layout.namenodes[i].service_rpc)
+                .collect();
+            (running(&d.datanodes), ports)
         };
         for &i in &expected {
             let [_, http, _] = self.layout.datanodes[i];
-            if !jmx::datanode_serves(http)? {
+            if !jmx::datanode_serves(http, &namenodes)? {
                 return Err(format!("DataNode {i} does not serve yet"));
             }
         }

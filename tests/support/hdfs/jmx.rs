@@ -92,8 +92,8 @@ pub fn datanodes_with_room(http: u16) -> Result<usize, String> {
     Ok(nodes.values().filter(has_room).count())
 }
 
-/// Whether a DataNode is registered with every NameNode, and heard by it of late.
-pub fn datanode_serves(http: u16) -> Result<bool, String> {
+/// Whether a DataNode is registered with these NameNodes, by their ports, and heard by them of late.
+pub fn datanode_serves(http: u16, namenodes: &[u16]) -> Result<bool, String> {
     let bean = bean(http, "Hadoop:service=DataNode,name=DataNodeInfo")?;
     let text = bean["BPServiceActorInfo"].as_str().unwrap_or("[]");
     let actors: Vec<Value> = serde_json::from_str(text).map_err(|e| e.to_string())?;
@@ -102,7 +102,15 @@ pub fn datanode_serves(http: u16) -> Result<bool, String> {
         actor["ActorState"] == "RUNNING"
             && seconds(&actor["LastHeartbeatResponseTime"]).is_some_and(|s| s < 5)
     };
-    Ok(!actors.is_empty() && actors.iter().all(serves))
+    let speaks_to = |port: &u16| {
+        let address = format!(":{port}");
+        let is_it = |actor: &&Value| {
+            let at = actor["NamenodeAddress"].as_str();
+            at.is_some_and(|at| at.ends_with(&address))
+        };
+        actors.iter().find(is_it).is_some_and(serves)
+    };
+    Ok(!actors.is_empty() && namenodes.iter().all(speaks_to))
 }
 
 /// Block replicas that a DataNode has removed since it started.
