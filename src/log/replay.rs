@@ -11,16 +11,11 @@ use crate::format::segment::HEADER_LEN;
 use crate::format::{Origin, RecordFrame, SegmentRow, SegmentState};
 use crate::segment;
 use crate::store::Store;
-use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
-use std::sync::Arc;
 use tracing::{info, warn};
 
 /// Segments that are opened at the same time: each costs the store several round trips.
 const OPEN_AT_ONCE: usize = 16;
-/// Segments that are read before their turn, and the largest that are.
-const AHEAD: usize = 2;
-const LARGE: u64 = 64 << 20;
 
 /// A segment file of the log, by name; its content is unknown yet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,9 +80,7 @@ pub async fn replay(
         hole: None,
         vouched: 0,
     };
-    let mut scans = scans(&opened, from);
     for (i, (file, segment)) in opened.iter().enumerate() {
-        let scan = scans.next().await.flatten();
         let later = || {
             opened[i + 1..]
                 .iter()
@@ -97,10 +90,7 @@ pub async fn replay(
         let limit = next_epoch.map(|(_, s)| s.header.base).unwrap_or(Pos::MAX);
         let promised = later().next().map(|(_, s)| s.header.base).unwrap_or(0);
         match segment {
-            Ok(segment) => {
-                let until = Until { limit, promised };
-                chain.add(file, segment, scan, until, apply).await?
-            }
+            Ok(segment) => chain.add(file, segment, limit, promised, apply).await?,
             Err(e) => chain.skip(store, file, e, promised).await?,
         }
     }
@@ -124,64 +114,18 @@ pub async fn find_origin(store: &dyn Store, files: &[LogFile]) -> Result<Origin>
     Ok(Origin::default())
 }
 
-type Opened = (LogFile, Result<Arc<SegmentFile>>);
-
-/// Whether all that a segment says is in the snapshot.
-fn is_past(segment: &SegmentFile, from: Pos) -> bool {
-    segment.footer.as_ref().is_some_and(|f| f.end <= from)
-}
-
-/// Where reading a segment begins: what the snapshot knows need not be read, and does not matter if
-/// it is damaged.
-fn start(segment: &SegmentFile, from: Pos) -> Pos {
-    let base = segment.header.base;
-    from.clamp(base, base + (segment.len - HEADER_LEN as u64))
-}
-
-/// For each file what it holds, while the records of the one before are applied; None for those
-/// that need not be read, or that are so large that two in memory are too much.
-fn scans(opened: &[Opened], from: Pos) -> BoxStream<'static, Option<Result<Scan>>> {
-    let segments: Vec<Option<Arc<SegmentFile>>> = opened
-        .iter()
-        .map(|(_, segment)| {
-            let segment = segment.as_ref().ok()?;
-            let wanted = !is_past(segment, from) && segment.len <= LARGE;
-            wanted.then(|| segment.clone())
-        })
-        .collect();
-    futures::stream::iter(segments)
-        .map(move |segment| {
-            // Tasks, so that another core decodes.
-            let begun =
-                segment.map(|s| tokio::spawn(async move { scan(&s, start(&s, from)).await }));
-            async move {
-                let scanned = begun?.await;
-                Some(scanned.unwrap_or_else(|e| {
-                    let text = format!("reading the log ended early: {e}");
-                    Err(Error::new(ErrorKind::Other, text))
-                }))
-            }
-        })
-        .buffered(AHEAD)
-        .boxed()
-}
+type Opened = (LogFile, Result<SegmentFile>);
 
 /// Opens every file; one without a valid header is kept as an error, to be judged in its place.
 async fn open_all(store: &dyn Store, files: &[LogFile]) -> Result<Vec<Opened>> {
     let opening = files.iter().map(|file| async move {
         match open_segment(store, &file.path).await {
             Err(e) if !e.is(ErrorKind::Corrupt) => Err(e),
-            judged => Ok((file.clone(), judged.map(Arc::new))),
+            judged => Ok((file.clone(), judged)),
         }
     });
     let opened = futures::stream::iter(opening).buffered(OPEN_AT_ONCE);
     opened.try_collect().await
-}
-
-/// Where a segment stops to count, and what later ones vouch for.
-struct Until {
-    limit: Pos,
-    promised: Pos,
 }
 
 struct Chain {
@@ -202,13 +146,16 @@ impl Chain {
         &mut self,
         file: &LogFile,
         segment: &SegmentFile,
-        scanned: Option<Result<Scan>>,
-        Until { limit, promised }: Until,
+        limit: Pos,
+        promised: Pos,
         apply: &mut (dyn FnMut(Pos, RecordFrame) -> Result<()> + Send),
     ) -> Result<()> {
         let base = segment.header.base;
-        if let Some(end) = segment.footer.as_ref().map(|f| f.end)
-            && is_past(segment, self.from)
+        if let Some(end) = segment
+            .footer
+            .as_ref()
+            .map(|f| f.end)
+            .filter(|end| *end <= self.from)
         {
             self.push_row(file, segment, end);
             self.at = self.at.max(end);
@@ -234,10 +181,10 @@ impl Chain {
                 &format!("the log has a gap before {base}"),
             ));
         }
-        let mut scan = match scanned {
-            Some(scanned) => scanned?,
-            None => scan(segment, start(segment, self.from)).await?,
-        };
+        // What the snapshot knows need not be read, and does not matter if it is damaged.
+        let held = segment.len - HEADER_LEN as u64;
+        let start = self.from.clamp(base, base + held);
+        let mut scan = scan(segment, start).await?;
         self.settle_end(&mut scan, segment, limit, promised);
         let end = scan.end.min(limit);
         for (pos, record) in scan.records {
