@@ -14,8 +14,8 @@ use stowfs::store::local::LocalStore;
 use stowfs::upkeep::snapshot;
 use stowfs::volume::{Begin, OpenOptions, Volume};
 
-const FILES: u64 = 36_000;
-const AT_ONCE: u64 = 3_000;
+const FILES: u64 = 40_000;
+const AT_ONCE: u64 = 4_000;
 
 async fn open(store: &Arc<dyn Store>) -> Arc<Volume> {
     let options = OpenOptions {
