@@ -100,9 +100,9 @@ impl Index {
                     return Some((parent, e.cookie));
                 }
             }
-            // Looking takes time as well.
+            // Looking takes time as well. Never back to where it began: each slice gets on.
             bytes += LOOK;
-            if bytes >= most {
+            if bytes >= most && parent != dir {
                 return Some((parent, u64::MAX));
             }
         }

@@ -315,7 +315,39 @@ fn all_rows(index: &Index) -> Vec<Row> {
     rows
 }
 
+/// More than a row of these tests takes.
+const ROW: usize = 1000;
+
+/// The same in slices, as a snapshot takes them.
+fn sliced_rows(index: &Index, most: usize) -> Vec<Row> {
+    let mut rows = Vec::new();
+    index.counter_rows(&mut |r| rows.push(r));
+    let mut next = Some(StreamId(0));
+    while let Some(after) = next {
+        next = index.foreign_slice(after, most, &mut |r| rows.push(r));
+    }
+    let mut next = Some(Ino(0));
+    while let Some(after) = next {
+        next = index.inode_slice(after, most, &mut |r| rows.push(r));
+    }
+    let mut next = Some((Ino(0), 0));
+    while let Some(after) = next {
+        let before = rows.len();
+        next = index.entry_slice(after, most, &mut |r| rows.push(r));
+        let entries = &rows[before..];
+        let bytes: usize = entries.iter().map(Row::size_hint).sum();
+        assert!(
+            bytes < most + ROW || entries.len() == 1,
+            "a slice of {bytes}"
+        );
+    }
+    rows
+}
+
 fn no_usage_or_structure_problem(index: &Index) {
+    for most in [1, 500, 1 << 20] {
+        assert_eq!(sliced_rows(index, most), all_rows(index));
+    }
     // Random rows do not keep link counts and sizes; everything counted must be right.
     let bad = index.check();
     let bad: Vec<&String> = bad
