@@ -52,6 +52,37 @@ async fn what_cannot_be_taken_in_is_left_out_and_named() {
     w.check();
 }
 
+/// Directories of the plan may be files, or gone, when their turn comes: entries below a file were
+/// counted in its links, and could never be taken in again.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_registered_below_what_is_no_directory_any_more() {
+    let w = World::new(33).await;
+    for path in ["new", "new/deep", "empty", "job/gone"] {
+        w.other.mkdir(path).await.unwrap();
+    }
+    w.other.put("new/deep/f", content(1, 10)).await.unwrap();
+    w.other.put("job/gone/f", content(1, 10)).await.unwrap();
+    w.other.put("job/fine", content(1, 10)).await.unwrap();
+    seconds(3600).await;
+    let plan = w.volume().plan_adoption("").await.unwrap();
+    for name in ["new", "empty"] {
+        let made =
+            w.fs.create(ROOT, Ino::ROOT, name.into(), 0o644, 0, libc::O_RDWR)
+                .await;
+        made.unwrap();
+    }
+    let done = w.volume().adopt(&plan).await.unwrap();
+    let skipped: Vec<&str> = done.skipped.iter().map(|r| &r.path[..]).collect();
+    assert_eq!(done.files, 2, "{skipped:?}");
+    assert_eq!(skipped, ["empty", "new", "new/deep/f"]);
+    let links = |path| {
+        w.volume()
+            .read(|index| index.attr(w.ino(path)).unwrap().nlink)
+    };
+    assert_eq!((links("new"), links("empty")), (1, 1));
+    w.check();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_directory_that_may_not_be_read_keeps_no_root_from_being_mounted() {
     let cluster = MemoryCluster::new(32);

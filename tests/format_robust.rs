@@ -8,10 +8,21 @@ use decode_all::{decode_all, framed};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stowfs::base::{Epoch, Ino, SegmentName, SessionId, StreamId};
+use stowfs::format::codec::Cursor;
 use stowfs::format::frame::{Frame, Parsed, parse};
 use stowfs::format::segment::{Footer, SegmentHeader};
 use stowfs::format::{Attr, DataFrame, Extent, Origin, RecordFrame, Row, SegmentRow, SegmentState};
 use stowfs::format::{ForeignHold, ForeignRow, ForeignState};
+
+/// What a directory can have: no slash, no NUL, neither `.` nor `..`.
+fn file_name() -> impl Strategy<Value = Vec<u8>> {
+    vec(any::<u8>(), 1..40).prop_map(|mut name| {
+        name.iter_mut()
+            .filter(|b| matches!(b, b'/' | 0 | b'.'))
+            .for_each(|b| *b = b'x');
+        name
+    })
+}
 
 fn name() -> impl Strategy<Value = SegmentName> {
     (any::<bool>(), any::<u32>(), any::<u32>()).prop_map(|(log, of, n)| match log {
@@ -76,7 +87,11 @@ fn row() -> impl Strategy<Value = Row> {
     prop_oneof![
         (ino(), attr()).prop_map(|(ino, attr)| Row::Inode { ino, attr }),
         ino().prop_map(|ino| Row::Free { ino }),
-        (ino(), bytes(), ino()).prop_map(|(parent, name, ino)| Row::Entry { parent, name, ino }),
+        (ino(), file_name(), ino()).prop_map(|(parent, name, ino)| Row::Entry {
+            parent,
+            name,
+            ino
+        }),
         (ino(), bytes()).prop_map(|(parent, name)| Row::NoEntry { parent, name }),
         (ino(), extents()).prop_map(|(ino, (off, len, extents))| Row::Extents {
             ino,
@@ -314,4 +329,25 @@ fn peak_kib() -> u64 {
         .expect("VmPeak");
     let digits: String = line.chars().filter(char::is_ascii_digit).collect();
     digits.parse().expect("a number")
+}
+
+/// A crafted index must not lead an export out of its destination.
+#[test]
+fn an_entry_has_a_proper_name_or_is_refused() {
+    let decode = |name: &[u8]| {
+        let mut bytes = Vec::new();
+        let row = Row::Entry {
+            parent: Ino::ROOT,
+            name: name.to_vec(),
+            ino: Ino(7),
+        };
+        row.encode(&mut bytes);
+        Row::decode(&mut Cursor::new(&bytes))
+    };
+    for name in [&b""[..], b".", b"..", b"/", b"../../etc/x", b"a/b", b"a\0b"] {
+        assert!(decode(name).is_err(), "{name:?}");
+    }
+    for name in [&b"..."[..], b".a", b"\xff\n", &[b'x'; 255]] {
+        assert!(decode(name).is_ok(), "{name:?}");
+    }
 }

@@ -7,7 +7,11 @@ mod tree;
 
 use std::sync::Arc;
 use std::time::Duration;
+use stowfs::base::StreamId;
 use stowfs::base::config::Config;
+use stowfs::format::SegmentState;
+use stowfs::format::segment::HEADER_LEN;
+use stowfs::segment;
 use stowfs::store::Store;
 use stowfs::store::memory::MemoryCluster;
 use stowfs::upkeep::scrub::{Damage, ScrubState};
@@ -177,6 +181,26 @@ async fn the_torn_end_of_a_lane_whose_writer_died_is_no_damage() {
     // But what a file uses is damage, also at the end.
     damage(&cluster, &content(1, 2000), |bytes| bytes[7] ^= 1);
     assert!(!scrub(&t, 0).await.damage.is_empty());
+}
+
+/// No file's bytes are in a record, so its loss at the end of a segment passed for a writer's death.
+#[tokio::test(start_paused = true)]
+async fn a_lost_record_at_the_end_of_a_log_segment_is_damage() {
+    let cluster = MemoryCluster::new(7);
+    let t = open(&cluster, config()).await;
+    fill(&t, 100).await;
+    let log = t.volume().read(|index| {
+        let rows = index.segments().map(|s| s.row.clone());
+        let mut log = rows.filter(|r| r.stream == StreamId::LOG && r.state == SegmentState::Sealed);
+        log.next().expect("a sealed log segment")
+    });
+    let path = segment::path(&log.name, t.volume().epoch());
+    let last = HEADER_LEN + (log.end - log.base) as usize - 1;
+    cluster
+        .damage(&path, |bytes| bytes[last] ^= 1)
+        .expect("damaged");
+    let found = scrub(&t, 0).await.damage;
+    assert_eq!((found.len(), &found[0].path), (1, &path), "{found:?}");
 }
 
 #[tokio::test(start_paused = true)]

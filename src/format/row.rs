@@ -281,7 +281,7 @@ impl Row {
                 Row::Entry {
                     parent,
                     ino: child,
-                    name: c.short()?.to_vec(),
+                    name: file_name(c)?.to_vec(),
                 }
             }
             4 => Row::NoEntry {
@@ -326,6 +326,18 @@ impl Row {
             13 => Row::Snapshots { oldest: c.u64()? },
             other => return Err(corrupt(format!("row of unknown type {other}"))),
         })
+    }
+}
+
+/// A name that a directory can have: what is exported or restored by it stays where it belongs.
+fn file_name<'a>(c: &mut Cursor<'a>) -> Result<&'a [u8]> {
+    let name = c.short()?;
+    match name {
+        b"" | b"." | b".." => Err(corrupt("an entry without a proper name")),
+        _ if name.iter().any(|b| matches!(b, b'/' | 0)) => {
+            Err(corrupt("an entry whose name has a slash or a NUL"))
+        }
+        _ => Ok(name),
     }
 }
 

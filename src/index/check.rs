@@ -127,12 +127,12 @@ impl Index {
         }
     }
 
-    /// Why the bytes of an extent cannot be relied upon to be there.
     /// Whether something has these bytes, and keeps them.
     pub fn is_placed(&self, e: &Extent) -> bool {
         self.misplaced(e).is_none()
     }
 
+    /// Why the bytes of an extent cannot be relied upon to be there.
     pub(super) fn misplaced(&self, e: &Extent) -> Option<&'static str> {
         match (e.frame, self.foreign_use(e.stream)) {
             (0, Some(f)) if f.hold.state != ForeignState::Held => Some("in a condemned plain file"),

@@ -48,6 +48,7 @@ pub async fn load_newest(
     origin: Pos,
 ) -> Result<(Index, Option<SnapshotHeader>)> {
     let all = list_snapshots(store).await?;
+    let mut unread = None;
     for from in all.into_iter().filter(|from| *from >= origin) {
         let path = snapshot_path(from);
         match load(store, &path).await {
@@ -56,10 +57,18 @@ pub async fn load_newest(
             }
             Ok(_) => warn!("{path} belongs to another root and is ignored"),
             Err(e) if e.is(ErrorKind::Corrupt) => warn!("{e}; using an older snapshot"),
+            // As from a bad sector of a disk. A store that cannot be reached is another matter.
+            Err(e) if e.is(ErrorKind::Other) => {
+                warn!("{e}; using an older snapshot");
+                unread.get_or_insert(e);
+            }
             Err(e) => return Err(e),
         }
     }
-    Ok((Index::new(), None))
+    match unread {
+        Some(e) => Err(e),
+        None => Ok((Index::new(), None)),
+    }
 }
 
 /// Loads one snapshot. `Corrupt` unless every byte of it is as it was written.

@@ -270,8 +270,7 @@ impl Shared {
         let len = extent.frame as usize;
         let from = range.start as usize * BLOCK;
         let to = (range.end as usize * BLOCK).min(len);
-        let key = (extent.stream, extent.pos);
-        let known = self.heads.lock().get(&key).cloned();
+        let known = self.remembered(extent);
         if known.is_none() && from == 0 {
             // Head and payload in one request.
             let front = head_len(len);
@@ -291,9 +290,14 @@ impl Shared {
         verified(&payload, range, &head)
     }
 
-    async fn head(&self, extent: &Extent, place: &Place, reader: &dyn Reader) -> Result<Arc<Head>> {
+    fn remembered(&self, extent: &Extent) -> Option<Arc<Head>> {
         let key = (extent.stream, extent.pos);
-        if let Some(head) = self.heads.lock().get(&key).cloned() {
+        let head = self.heads.lock().get(&key).cloned()?;
+        (head.len == extent.frame as usize).then_some(head)
+    }
+
+    async fn head(&self, extent: &Extent, place: &Place, reader: &dyn Reader) -> Result<Arc<Head>> {
+        if let Some(head) = self.remembered(extent) {
             return Ok(head);
         }
         let len = head_len(extent.frame as usize);

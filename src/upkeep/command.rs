@@ -33,10 +33,13 @@ impl Duty {
 
     pub async fn plan_gc(&self, root: &dyn Root, now: bool) -> Result<Plan> {
         let options = self.gc_options(now);
+        // Each lock for itself, or the background would wait meanwhile.
+        let segments = self.gc.lock().await.plan(root, &options);
+        let plain_files = self.plain.lock().await.plan(root, &options);
         Ok(Plan {
-            segments: self.gc.lock().await.plan(root, &options),
+            segments,
+            plain_files,
             orphans: self.orphan_lines(root).await?,
-            plain_files: self.plain.lock().await.plan(root, &options),
             space: space(root),
         })
     }

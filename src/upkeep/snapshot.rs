@@ -188,7 +188,13 @@ pub async fn trim(root: &dyn Root) -> Result<()> {
     // Those from before a rebuild do not count, and are left for whoever tries another one.
     let origin = root.origin().pos;
     found.retain(|from| *from >= origin);
-    let Some(oldest) = found.get(KEPT - 1).copied() else {
+    let mut needed = 0;
+    root.view(&mut |index| needed = index.log_needed());
+    // Nothing is too many, and the log was trimmed to what they need: they need not be read.
+    if found.len() <= KEPT && found.get(KEPT - 1).is_none_or(|oldest| *oldest <= needed) {
+        return Ok(());
+    }
+    let Some(oldest) = oldest_to_keep(root, &found).await? else {
         return Ok(());
     };
     let pos = root.commit(&mut |index| match index.log_needed() < oldest {
@@ -197,8 +203,28 @@ pub async fn trim(root: &dyn Root) -> Result<()> {
     })?;
     // Also when an earlier call has written that record: it may not be durable yet.
     root.durable(pos.max(root.log_end())).await?;
-    for from in &found[KEPT..] {
+    for from in found.iter().filter(|from| **from < oldest) {
         delete(root, &snapshot_path(*from)).await?;
     }
     Ok(())
+}
+
+/// The oldest of the `KEPT` newest snapshots that are whole: a damaged one does not count, or its only
+/// whole neighbour and the log in front of it would go.
+async fn oldest_to_keep(root: &dyn Root, found: &[Pos]) -> Result<Option<Pos>> {
+    let mut whole = 0;
+    for from in found {
+        let path = snapshot_path(*from);
+        match visit_snapshot(&**root.store(), &path, &mut |_| Ok(())).await {
+            Ok(_) => whole += 1,
+            Err(e) if e.is(ErrorKind::Corrupt) || e.is(ErrorKind::Other) => {
+                tracing::warn!("{e}; it does not count as one of those kept");
+            }
+            Err(e) => return Err(e),
+        }
+        if whole == KEPT {
+            return Ok(Some(*from));
+        }
+    }
+    Ok(None)
 }

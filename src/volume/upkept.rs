@@ -252,7 +252,7 @@ impl Root for Volume {
     }
 
     async fn fetch(&self, extent: &Extent) -> Result<Bytes> {
-        Volume::fetch(self, extent).await
+        self.fetch_alone(extent).await
     }
 
     async fn copy(&self, frame: DataFrame) -> Result<Extent> {

@@ -128,7 +128,7 @@ pub async fn export(
 
 /// What would fail for every other file as well.
 fn is_final(e: &Error) -> bool {
-    matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Fenced)
+    matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Fenced) || e.is_ambiguous()
 }
 
 struct Exporter<'a> {
@@ -229,6 +229,12 @@ impl Exporter<'_> {
         }
         self.copy_files(&files, progress).await?;
         for (first, item) in further {
+            let shown = text(&first.path);
+            if self.report.failed.iter().any(|f| f.path == shown) {
+                let text = format!("/{shown}, the same file, was left out");
+                self.leave_out(&item.path, Error::new(ErrorKind::Other, text))?;
+                continue;
+            }
             match dest.hard_link(first, item).await {
                 Ok(()) => self.report.hard_links += 1,
                 Err(e) => self.leave_out(&item.path, e)?,
@@ -267,9 +273,13 @@ impl Exporter<'_> {
                         self.report.bytes += item.size;
                     }
                     Err(e) => {
+                        // Another file's, whose name is the same to the destination, stays.
+                        let is_ours = !e.is(ErrorKind::AlreadyExists);
                         self.leave_out(&item.path, e)?;
-                        // A half of it would look like the whole.
-                        dest.drop_file(item).await.context(item.shown())?;
+                        if is_ours {
+                            // A half of it would look like the whole.
+                            dest.drop_file(item).await.context(item.shown())?;
+                        }
                     }
                 }
             }

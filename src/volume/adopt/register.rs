@@ -61,7 +61,10 @@ pub(super) async fn register(volume: &Volume, plan: &Plan) -> Result<Adopted> {
             match registrar.chunk(at, group.dir, chunk) {
                 // The mount has changed since the plan was made.
                 Err(e) if e.is(ErrorKind::NotFound) || e.is(ErrorKind::AlreadyExists) => {
-                    registrar.skip(chunk.iter().map(|plain| plain.path.clone()), &e.to_string());
+                    let files = chunk.iter().copied();
+                    // An empty directory stands for itself.
+                    let all = files.chain(group.dir.filter(|_| chunk.is_empty()));
+                    registrar.skip(all.map(|plain| plain.path.clone()), &e.to_string());
                 }
                 done => done?,
             }
@@ -96,7 +99,8 @@ impl<'a> Registrar<'a> {
             let tracked = self.plan.tracked.contains(at);
             let mut rows = Rows::new(index, change, tracked);
             let (ino, made) = match known {
-                Some(ino) => (ino, false),
+                Some(ino) if rows.is_dir(ino) => (ino, false),
+                Some(_) => return Err(gone(at)),
                 None => rows.directory(at, above, dir, own)?,
             };
             let mut taken = Vec::new();
@@ -135,6 +139,11 @@ impl<'a> Registrar<'a> {
     }
 }
 
+fn gone(at: &str) -> Error {
+    let text = format!("/{at} was removed from the mount meanwhile; try again");
+    Error::new(ErrorKind::NotFound, text)
+}
+
 struct Rows<'a> {
     index: &'a Index,
     change: &'a mut Change,
@@ -163,10 +172,7 @@ impl<'a> Rows<'a> {
         dir: Option<&Plain>,
         own: Ino,
     ) -> Result<(Ino, bool)> {
-        let gone = || {
-            let text = format!("/{at} was removed from the mount meanwhile; try again");
-            Error::new(ErrorKind::NotFound, text)
-        };
+        let gone = || gone(at);
         let name = path::split(at).map_or("", |(_, name)| name).as_bytes();
         let parent = match above {
             Some(parent) => parent,
@@ -174,8 +180,12 @@ impl<'a> Rows<'a> {
                 .find(path::split(at).map_or("", |(p, _)| p))
                 .ok_or_else(gone)?,
         };
+        // What was a directory in the plan may be a file by now, or unlinked.
+        if !self.is_dir(parent) {
+            return Err(gone());
+        }
         if let Some(ino) = self.index.lookup(parent, name) {
-            if !self.index.attr(ino).is_some_and(|a| a.is_dir()) {
+            if !self.is_dir(ino) {
                 let text = format!("/{at} is no directory in the mount");
                 return Err(Error::new(ErrorKind::AlreadyExists, text));
             }
@@ -203,6 +213,12 @@ impl<'a> Rows<'a> {
             ino: own,
         });
         Ok((own, true))
+    }
+
+    fn is_dir(&self, ino: Ino) -> bool {
+        self.index
+            .attr(ino)
+            .is_some_and(|a| a.is_dir() && a.nlink > 0)
     }
 
     fn find(&self, at: &str) -> Option<Ino> {
