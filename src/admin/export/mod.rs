@@ -131,6 +131,17 @@ fn is_final(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Fenced) || e.is_ambiguous()
 }
 
+/// What remains to be done when the directories are made.
+#[derive(Default)]
+struct Work<'a> {
+    /// The first name of each file that has several.
+    names: HashMap<u64, &'a Item>,
+    further: Vec<(&'a Item, &'a Item)>,
+    files: Vec<&'a Item>,
+    /// Directories that could not be made: what is in them goes with them.
+    without: HashSet<&'a [u8]>,
+}
+
 struct Exporter<'a> {
     source: &'a dyn Source,
     dest: &'a Dest,
@@ -179,55 +190,70 @@ impl Exporter<'_> {
         items: &[Item],
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<()> {
-        let dest = self.dest;
-        // The first name of each file that has several.
-        let mut names: HashMap<u64, &Item> = HashMap::new();
-        let mut further: Vec<(&Item, &Item)> = Vec::new();
-        let mut files: Vec<&Item> = Vec::new();
-        // Directories that could not be made: what is in them goes with them.
-        let mut without: HashSet<&[u8]> = HashSet::new();
+        let mut work = Work::default();
         for item in items {
-            if !item.path.is_empty() && without.contains(parent(&item.path)) {
-                without.insert(&item.path);
-                let text = "its directory was left out";
-                self.leave_out(&item.path, Error::new(ErrorKind::Other, text))?;
-                continue;
-            }
-            if item.xattrs > 0 {
-                self.report.lost("extended attributes are not exported");
-            }
-            match item.kind {
-                Kind::Directory => match dest.make_dir(item).await {
-                    Ok(()) => self.report.directories += 1,
-                    Err(e) => {
-                        self.leave_out(&item.path, e)?;
-                        without.insert(&item.path);
-                    }
-                },
-                Kind::Symlink if dest.is_local() => match dest.symlink(item).await {
-                    Ok(()) => self.report.symlinks += 1,
-                    Err(e) => self.leave_out(&item.path, e)?,
-                },
-                Kind::Symlink => self
-                    .report
-                    .lost("symbolic links are left out: HDFS has none"),
-                Kind::Special => self.report.lost("fifos, sockets and devices are left out"),
-                Kind::File => match names.get(&item.id) {
-                    Some(first) if item.nlink > 1 && dest.is_local() => {
-                        further.push((first, item));
-                    }
-                    known => {
-                        if known.is_some() {
-                            let what = "hard links became files of their own: HDFS has none";
-                            self.report.lost(what);
-                        }
-                        names.insert(item.id, item);
-                        files.push(item);
-                    }
-                },
-            }
+            self.begin(item, &mut work).await?;
         }
-        self.copy_files(&files, progress).await?;
+        self.copy_files(&work.files, progress).await?;
+        self.link(&work.further).await?;
+        if !self.dest.keeps_owners() {
+            let what = "owners are not kept (only root can set them, on a local store)";
+            self.report.lost(what);
+        }
+        // Now that nothing more is made in them.
+        let dirs = items.iter().rev().filter(|i| i.kind == Kind::Directory);
+        for item in dirs.filter(|i| !work.without.contains(&i.path[..])) {
+            self.dest.dress(item).await.context(item.shown())?;
+        }
+        Ok(())
+    }
+
+    /// Makes what has no bytes of its own, and notes the rest.
+    async fn begin<'a>(&mut self, item: &'a Item, work: &mut Work<'a>) -> Result<()> {
+        let dest = self.dest;
+        if !item.path.is_empty() && work.without.contains(parent(&item.path)) {
+            work.without.insert(&item.path);
+            let text = "its directory was left out";
+            return self.leave_out(&item.path, Error::new(ErrorKind::Other, text));
+        }
+        if item.xattrs > 0 {
+            self.report.lost("extended attributes are not exported");
+        }
+        match item.kind {
+            Kind::Directory => match dest.make_dir(item).await {
+                Ok(()) => self.report.directories += 1,
+                Err(e) => {
+                    self.leave_out(&item.path, e)?;
+                    work.without.insert(&item.path);
+                }
+            },
+            Kind::Symlink if dest.is_local() => match dest.symlink(item).await {
+                Ok(()) => self.report.symlinks += 1,
+                Err(e) => self.leave_out(&item.path, e)?,
+            },
+            Kind::Symlink => self
+                .report
+                .lost("symbolic links are left out: HDFS has none"),
+            Kind::Special => self.report.lost("fifos, sockets and devices are left out"),
+            Kind::File => match work.names.get(&item.id) {
+                Some(first) if item.nlink > 1 && dest.is_local() => {
+                    work.further.push((first, item));
+                }
+                known => {
+                    if known.is_some() {
+                        let what = "hard links became files of their own: HDFS has none";
+                        self.report.lost(what);
+                    }
+                    work.names.insert(item.id, item);
+                    work.files.push(item);
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// Gives files their further names.
+    async fn link(&mut self, further: &[(&Item, &Item)]) -> Result<()> {
         for (first, item) in further {
             let shown = text(&first.path);
             if self.report.failed.iter().any(|f| f.path == shown) {
@@ -235,19 +261,10 @@ impl Exporter<'_> {
                 self.leave_out(&item.path, Error::new(ErrorKind::Other, text))?;
                 continue;
             }
-            match dest.hard_link(first, item).await {
+            match self.dest.hard_link(first, item).await {
                 Ok(()) => self.report.hard_links += 1,
                 Err(e) => self.leave_out(&item.path, e)?,
             }
-        }
-        if !dest.keeps_owners() {
-            let what = "owners are not kept (only root can set them, on a local store)";
-            self.report.lost(what);
-        }
-        // Now that nothing more is made in them.
-        let dirs = items.iter().rev().filter(|i| i.kind == Kind::Directory);
-        for item in dirs.filter(|i| !without.contains(&i.path[..])) {
-            dest.dress(item).await.context(item.shown())?;
         }
         Ok(())
     }
