@@ -15,6 +15,10 @@ use tempfile::TempDir;
 
 /// How long a mount may take to be ready, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A take-over on HDFS waits until the segments of the dead are closed, and that can take minutes: a
+/// DataNode that failed to recover a block waits 60 s for a thread that writes no more, and the
+/// NameNode lets 30 heartbeats pass between two attempts.
+const READY: Duration = Duration::from_secs(240);
 
 /// The program under test.
 pub fn stowfs() -> Command {
@@ -155,7 +159,7 @@ impl Mount {
             let _ = BufReader::new(output).read_line(&mut line);
             let _ = send.send(line);
         });
-        match receive.recv_timeout(PATIENCE) {
+        match receive.recv_timeout(READY) {
             Ok(line) if !line.is_empty() => {
                 self.ready = line;
                 Ok(())
@@ -168,7 +172,7 @@ impl Mount {
                 ))
             }
             Err(_) => Err(format!(
-                "stowfs is not ready after {PATIENCE:?}:\n{}",
+                "stowfs is not ready after {READY:?}:\n{}",
                 self.log()
             )),
         }

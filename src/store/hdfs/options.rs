@@ -33,7 +33,7 @@ impl Default for HdfsOptions {
             rpc_timeout: Duration::from_secs(8),
             sync_timeout: Duration::from_secs(15),
             socket_timeout: Duration::from_secs(4),
-            recover_timeout: Duration::from_secs(120),
+            recover_timeout: Duration::from_secs(300),
             replication: None,
             block_size: 64 << 20,
             conf_dir: None,

@@ -12,6 +12,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// the time it takes there (a few heartbeats of 3 s).
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
+/// A pause so long says that it takes longer than usual.
+const LONG: Duration = Duration::from_secs(2);
+
 const IN_PROGRESS: &str = ".RecoveryInProgressException";
 
 pub(super) async fn recover(namenode: &Namenode, at: &str) -> Result<()> {
@@ -19,6 +22,7 @@ pub(super) async fn recover(namenode: &Namenode, at: &str) -> Result<()> {
     let deadline = Instant::now() + limit;
     let doing = format!("recovering {at}");
     let mut pause = FIRST_PAUSE;
+    let mut told = false;
     loop {
         let ask = |client: Client| async move {
             match client.recover_lease(at).await {
@@ -41,6 +45,12 @@ pub(super) async fn recover(namenode: &Namenode, at: &str) -> Result<()> {
                  its last block may be down"
             );
             return Err(Error::new(ErrorKind::TimedOut, text));
+        }
+        // A start-up waits for this, so it must not look like a hang.
+        if pause > LONG && !std::mem::replace(&mut told, true) {
+            tracing::warn!(
+                "{doing}: HDFS has not closed the file of a writer that is gone; waiting up to {limit:?}"
+            );
         }
         sleep(pause).await;
         pause = (pause * 3 / 2).min(LONGEST_PAUSE);
