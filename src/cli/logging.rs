@@ -7,13 +7,11 @@ use std::io::IsTerminal;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// Starts logging to a file, or to standard error (which systemd takes into the journal).
 pub fn start(config: &Config, file: Option<&Path>) -> Result<()> {
-    let filter = EnvFilter::try_new(&config.log_level).map_err(|e| {
-        let text = format!("option log_level={}: {e}", config.log_level);
-        Error::new(ErrorKind::Invalid, text)
-    })?;
+    let filter = filter(&config.log_level)?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_target(false);
@@ -30,6 +28,26 @@ pub fn start(config: &Config, file: Option<&Path>) -> Result<()> {
     started.map_err(|e| Error::new(ErrorKind::Other, format!("cannot start logging: {e}")))
 }
 
+/// A level, or levels of parts. A lone word that is no level would name a part, and silence all others.
+fn filter(levels: &str) -> Result<EnvFilter> {
+    let refused = |why: String| {
+        let text = format!(
+            "option log_level={levels}: {why}; use error, warn, info, debug or trace, or as in \
+             info,stowfs=debug"
+        );
+        Error::new(ErrorKind::Invalid, text)
+    };
+    let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
+    let words = levels.split(',').map(str::trim);
+    if let Some(word) = words
+        .filter(|word| !word.contains(['=', '[']))
+        .find(|word| !is_level(word))
+    {
+        return Err(refused(format!("{word:?} is no level")));
+    }
+    EnvFilter::try_new(levels).map_err(|e| refused(e.to_string()))
+}
+
 /// A log file, for appending. Names in a mount are private, so the log is.
 pub fn open(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
@@ -37,4 +55,23 @@ pub fn open(path: &Path) -> Result<File> {
     options
         .open(path)
         .context(format!("log file {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::filter;
+
+    #[test]
+    fn a_misspelt_level_does_not_silence_everything() {
+        for good in ["info", "WARN", "off", "info,stowfs=debug", "stowfs=trace"] {
+            assert!(filter(good).is_ok(), "{good}");
+        }
+        for bad in ["silly", "", "info,debgu", "stowfs=loud"] {
+            let error = filter(bad).err().map(|e| e.to_string());
+            assert!(
+                error.is_some_and(|e| e.contains("use error, warn")),
+                "{bad}"
+            );
+        }
+    }
 }

@@ -175,6 +175,15 @@ impl Tree {
         self.let_go(made.expect("link").ino);
     }
 
+    pub async fn truncate(&self, path: &str, size: u64) {
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        let ino = self.ino(path).expect("it exists");
+        self.0.setattr(ROOT, ino, set).await.expect("setattr");
+    }
+
     pub async fn chmod(&self, path: &str, mode: u32) {
         let set = SetAttr {
             mode: Some(mode),

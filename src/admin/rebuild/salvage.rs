@@ -148,11 +148,16 @@ pub(super) fn from_records(
             }
         }
     }
-    let gap = gaps(sources, &salvage, origin, from, report);
+    let (gap, last_gap) = gaps(sources, &salvage, origin, from, report);
     let first_gap = if start.whole { gap } else { 0 };
+    // Files made after the last gap: all that happened to them is known.
+    let mut whole: BTreeSet<Ino> = BTreeSet::new();
     for (pos, record) in &records {
+        if *pos >= last_gap {
+            whole.extend(created(record));
+        }
         if *pos >= first_gap {
-            mark_unknown_bytes(&mut salvage.index, record)?;
+            mark_unknown_bytes(&mut salvage.index, record, &whole)?;
         }
         // Each segment gets a new row.
         let rows = record.rows.iter();
@@ -211,14 +216,15 @@ fn cuts(sources: &[Source]) -> BTreeMap<Epoch, Pos> {
     cuts
 }
 
-/// Notes the positions at which nothing can be read, and returns where the first of them ends.
+/// Notes the positions at which nothing can be read, and returns where the first and the last of them
+/// end.
 fn gaps(
     sources: &[Source],
     salvage: &Salvage,
     origin: Origin,
     from: Pos,
     report: &mut RebuildReport,
-) -> Pos {
+) -> (Pos, Pos) {
     let mut ranges: Vec<(Pos, Pos)> = Vec::new();
     let logs = sources
         .iter()
@@ -230,33 +236,48 @@ fn gaps(
         ranges.extend(all.filter(|(from, _)| salvage.counts(source, *from)));
     }
     ranges.sort_unstable();
-    let (mut at, mut first) = (from, Pos::MAX);
+    let (mut at, mut first, mut last) = (from, Pos::MAX, 0);
     for (from, to) in ranges {
         if from > at {
             report.notes.push(format!(
                 "positions {at} to {from} of the log are lost; changes in them are missing"
             ));
             first = first.min(from);
+            last = from;
         }
         at = at.max(to);
     }
-    first
+    (first, last)
 }
 
-/// Before a record is applied that comes after a gap: what a file gained in the gap is unknown.
-fn mark_unknown_bytes(index: &mut Index, record: &RecordFrame) -> Result<()> {
+/// Before a record is applied that comes after a gap: what a file gained in the gap is unknown. Inodes
+/// go first, for a directory that was made in the gap is known by its attributes only, and the
+/// record may name what is in it before them.
+fn mark_unknown_bytes(
+    index: &mut Index,
+    record: &RecordFrame,
+    whole: &BTreeSet<Ino>,
+) -> Result<()> {
     for row in &record.rows {
-        if let Row::Inode { ino, attr } = row
-            && attr.is_file()
-        {
-            let known = index.attr(*ino).map_or(0, |a| a.size);
-            index.apply(row)?;
-            if attr.size > known && !is_creation(record, *ino, attr) {
-                index.apply(&void(*ino, known, attr.size))?;
-            }
+        let Row::Inode { ino, attr } = row else {
+            continue;
+        };
+        let known = index.attr(*ino).map_or(0, |a| a.size);
+        index.apply(row)?;
+        let is_known = whole.contains(ino) || is_creation(record, *ino, attr);
+        if attr.is_file() && attr.size > known && !is_known {
+            index.apply(&void(*ino, known, attr.size))?;
         }
     }
     Ok(())
+}
+
+/// The files that a record made.
+fn created(record: &RecordFrame) -> impl Iterator<Item = Ino> {
+    record.rows.iter().filter_map(|row| match row {
+        Row::Inode { ino, attr } if is_creation(record, *ino, attr) => Some(*ino),
+        _ => None,
+    })
 }
 
 /// Whether a record made this file, so that all there is of the file is in it.
