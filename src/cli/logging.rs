@@ -37,7 +37,7 @@ fn filter(levels: &str) -> Result<EnvFilter> {
         );
         Error::new(ErrorKind::Invalid, text)
     };
-    let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
+    let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
     let words = levels.split(',').map(str::trim);
     if let Some(word) = words
         .filter(|word| !word.contains(['=', '[']))
