@@ -245,3 +245,18 @@ fn interrupting_a_command_does_the_mount_no_harm() {
     );
     root.check_files();
 }
+
+/// What is being written counted as its live bytes, and 20 MB on the store were called 1 MB.
+#[test]
+fn the_space_of_segments_that_are_being_written_counts() {
+    let store = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", store.path().join("root").display());
+    let mount = Mount::with(&url, &["--upkeep-every=1h", "--idle-seal=1h"]);
+    for i in 0..20 {
+        std::fs::write(mount.at("again"), vec![i; 100_000]).unwrap();
+    }
+    let root = Root { store, mount };
+    let plan = root.json(&["gc", "--dry-run"]);
+    let size = plan["plan"]["space"]["size"].as_u64();
+    assert!(size.is_some_and(|size| size > 2_000_000), "{plan:#}");
+}

@@ -31,7 +31,7 @@ async fn gc(volume: Arc<Volume>, request: Value, progress: Progress) -> Result<V
 async fn compact(volume: Arc<Volume>, request: Value, progress: Progress) -> Result<Value> {
     let (duty, target) = (volume.duty()?, request["target"].as_f64());
     if request["dry_run"] == true {
-        return value(&duty.plan_compaction(&*volume, target));
+        return value(&duty.plan_compaction(&*volume, target).await);
     }
     let tell = |step: Step| progress.tell(&step);
     value(&duty.compact_now(&*volume, target, &tell).await?)

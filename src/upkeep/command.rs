@@ -11,6 +11,7 @@ use super::plan::{
     Collected, Compacted, Line, OrphanLine, Plan, Space, Step, Tell, ratio, whole_seconds,
 };
 use crate::base::{Error, ErrorKind, Result, SegmentName};
+use crate::segment;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -40,7 +41,7 @@ impl Duty {
             segments,
             plain_files,
             orphans: self.orphan_lines(root).await?,
-            space: space(root),
+            space: space(root).await,
         })
     }
 
@@ -106,7 +107,7 @@ impl Duty {
             plain_bytes: removed.bytes,
             waiting_segments: waiting.segments,
             waiting_bytes: waiting.bytes,
-            space: space(root),
+            space: space(root).await,
         })
     }
 
@@ -116,7 +117,7 @@ impl Duty {
         options
     }
 
-    pub fn plan_compaction(&self, root: &dyn Root, target: Option<f64>) -> Plan {
+    pub async fn plan_compaction(&self, root: &dyn Root, target: Option<f64>) -> Plan {
         let victims = victims(root, &self.compact_options(target));
         let line = |v: &Victim| Line {
             segment: v.name.to_string(),
@@ -129,7 +130,7 @@ impl Duty {
             segments: victims.iter().map(line).collect(),
             orphans: Vec::new(),
             plain_files: Vec::new(),
-            space: space(root),
+            space: space(root).await,
         }
     }
 
@@ -192,7 +193,7 @@ impl Duty {
             .map(|v| v.size)
             .sum();
         done.gained = size.saturating_sub(left).saturating_sub(done.bytes);
-        done.space = space(root);
+        done.space = space(root).await;
         Ok(done)
     }
 }
@@ -217,15 +218,24 @@ fn live_in(root: &dyn Root, names: &[SegmentName]) -> u64 {
     live
 }
 
-fn space(root: &dyn Root) -> Space {
+/// Asks the store for the sizes of the few segments that are being written.
+async fn space(root: &dyn Root) -> Space {
     let (mut size, mut live_bytes) = (0, 0);
+    let mut open = Vec::new();
     root.view(&mut |index| {
         for s in index.segments() {
-            // The size of an open one is not known yet.
-            size += s.row.size.max(s.live.bytes);
+            size += s.row.size;
             live_bytes += s.live.bytes;
+            if s.row.size == 0 {
+                open.push((s.row.name, s.live.bytes));
+            }
         }
     });
+    for (name, live) in open {
+        let path = segment::path(&name, root.epoch());
+        let on_store = root.store().stat(&path).await.map_or(0, |info| info.len);
+        size += on_store.max(live);
+    }
     Space {
         size,
         live_bytes,
