@@ -6,11 +6,12 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Commits rows and prints each number that is committed. `extra`, for with `full` SQLite commits by
-/// unlinking its rollback journal without syncing the directory: a crash soon after may bring the
-/// journal back, and with it the state before the commit, here as on any filesystem.
+/// Commits rows and prints each number that is committed. With a rollback journal SQLite commits by an
+/// unlink, and with `full` it does not sync the directory; with `extra` it does, but takes a directory
+/// that it cannot open (for the mount was killed just now) for one that needs no sync. So the directory
+/// is synced here, too, before a commit counts.
 const WRITER: &str = "
-import sqlite3, sys
+import os, sqlite3, sys
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
 db.execute('pragma journal_mode=' + sys.argv[2])
 db.execute('pragma synchronous=extra')
@@ -23,6 +24,9 @@ while True:
     if n % 7 == 0:
         db.execute('update t set text = text || ? where n % 7 = 3 and n > ?', ('y', n - 50))
     db.execute('commit')
+    folder = os.open(os.path.dirname(sys.argv[1]), os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
     print(n, flush=True)
 ";
 
