@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use stowfs::base::{Config, Error, Ino, Result, SystemClock};
+use stowfs::base::{Config, Error, Ino, Result};
 use stowfs::format::{Attr, DataFrame, Row};
 use stowfs::index::Index;
 use stowfs::store::Store;
@@ -32,17 +32,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 async fn open(store: &Arc<dyn Store>) -> Arc<Volume> {
-    let options = OpenOptions {
-        config: Config::default(),
-        clock: Arc::new(SystemClock),
-        host: "bench".into(),
-        pid: std::process::id(),
-        lock_dir: None,
-        takeover: false,
-        read_only: false,
-        uid: 0,
-        gid: 0,
-    };
+    let options = OpenOptions::new(Config::default());
     let opened = Volume::open_as_is(store.clone(), options, Begin::Nothing);
     opened.await.expect("a volume")
 }

@@ -226,12 +226,7 @@ async fn damage_before_a_snapshot_does_not_hide_what_is_behind_it() {
     for i in 0..12 {
         put(&volume, Ino::ROOT, &format!("f{i}"), body(i)).await;
         if i == 6 {
-            volume
-                .duty()
-                .unwrap()
-                .take_snapshot(&*volume)
-                .await
-                .unwrap();
+            take_snapshot(&volume).await;
         }
     }
     crashing.crash();

@@ -248,12 +248,7 @@ async fn with_snapshots(seed: u64) -> MemoryCluster {
     for i in 0..N {
         put(&volume, Ino::ROOT, &format!("f{i}"), body(i)).await;
         if i % 20 == 5 {
-            volume
-                .duty()
-                .unwrap()
-                .take_snapshot(&*volume)
-                .await
-                .unwrap();
+            take_snapshot(&volume).await;
         }
     }
     // Garbage in old segments, which must not come back.
@@ -308,12 +303,7 @@ async fn a_rebuild_begins_with_a_snapshot_and_old_ones_do_not_count_afterwards()
 
     // A snapshot of the new log, and the next mount by it.
     let volume = open(&host(&cluster)).await.unwrap();
-    volume
-        .duty()
-        .unwrap()
-        .take_snapshot(&*volume)
-        .await
-        .unwrap();
+    take_snapshot(&volume).await;
     put(&volume, Ino::ROOT, "latest", body(3)).await;
     volume.shutdown().await.unwrap();
     let volume = open(&host(&cluster)).await.unwrap();
@@ -336,12 +326,7 @@ async fn random_root(seed: u64, rng: &mut StdRng) -> (MemoryCluster, u64) {
                 put_long(&volume, &format!("long{life}-{i}"), &pieces).await;
             }
             if rng.random_bool(0.03) {
-                volume
-                    .duty()
-                    .unwrap()
-                    .take_snapshot(&*volume)
-                    .await
-                    .expect("a snapshot");
+                take_snapshot(&volume).await;
             }
         }
         match rng.random_bool(0.5) {

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use stowfs::base::{Config, Error, ErrorKind, Ino, SystemClock};
+use stowfs::base::{Config, Error, ErrorKind, Ino};
 use stowfs::format::{Attr, Row};
 use stowfs::index::Index;
 use stowfs::log;
@@ -18,17 +18,7 @@ const FILES: u64 = 40_000;
 const AT_ONCE: u64 = 4_000;
 
 async fn open(store: &Arc<dyn Store>) -> Arc<Volume> {
-    let options = OpenOptions {
-        config: Config::default(),
-        clock: Arc::new(SystemClock),
-        host: "test".into(),
-        pid: std::process::id(),
-        lock_dir: None,
-        takeover: false,
-        read_only: false,
-        uid: 0,
-        gid: 0,
-    };
+    let options = OpenOptions::new(Config::default());
     let opened = Volume::open_as_is(store.clone(), options, Begin::Nothing);
     opened.await.unwrap()
 }

@@ -124,6 +124,11 @@ pub async fn mkdir(volume: &Volume, name: &str) -> Ino {
     ino
 }
 
+pub async fn take_snapshot(volume: &Volume) {
+    let duty = volume.duty().expect("upkeep");
+    duty.take_snapshot(volume).await.expect("a snapshot");
+}
+
 /// The bytes of a file by its path; None if there is no such file.
 pub async fn get(volume: &Volume, path: &str) -> Option<Result<Vec<u8>>> {
     let (size, extents) = volume.read(|index| {

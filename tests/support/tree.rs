@@ -176,19 +176,24 @@ impl Tree {
     }
 
     pub async fn truncate(&self, path: &str, size: u64) {
+        let size = Some(size);
         let set = SetAttr {
-            size: Some(size),
+            size,
             ..SetAttr::default()
         };
-        let ino = self.ino(path).expect("it exists");
-        self.0.setattr(ROOT, ino, set).await.expect("setattr");
+        self.set(path, set).await;
     }
 
     pub async fn chmod(&self, path: &str, mode: u32) {
+        let mode = Some(mode);
         let set = SetAttr {
-            mode: Some(mode),
+            mode,
             ..SetAttr::default()
         };
+        self.set(path, set).await;
+    }
+
+    async fn set(&self, path: &str, set: SetAttr) {
         let ino = self.ino(path).expect("it exists");
         self.0.setattr(ROOT, ino, set).await.expect("setattr");
     }
