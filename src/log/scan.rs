@@ -44,7 +44,8 @@ pub async fn open_segment(store: &dyn Store, path: &str) -> Result<SegmentFile> 
     })
 }
 
-async fn read_footer(reader: &dyn Reader, len: u64, path: &str) -> Result<Option<Footer>> {
+/// None if it was never sealed.
+pub async fn read_footer(reader: &dyn Reader, len: u64, path: &str) -> Result<Option<Footer>> {
     let Some(at) = len
         .checked_sub(TRAILER_LEN as u64)
         .filter(|at| *at >= HEADER_LEN as u64)
@@ -57,7 +58,6 @@ async fn read_footer(reader: &dyn Reader, len: u64, path: &str) -> Result<Option
         .context(format_args!("reading {path}"))?;
     match Footer::decode(&bytes, len) {
         Ok(footer) => Ok(Some(footer)),
-        // No footer: the segment was never sealed.
         Err(e) if e.is(ErrorKind::Corrupt) => Ok(None),
         Err(e) => Err(e.context(path)),
     }

@@ -9,11 +9,10 @@ use crate::base::error::Context;
 use crate::base::random::Random;
 use crate::base::{ErrorKind, Ino, Pos, Result, SegmentName, StreamId, Timestamp};
 use crate::format::frame::{self, DataHead, Frame, Parsed, checksums};
-use crate::format::segment::{Footer, HEADER_LEN, TRAILER_LEN};
+use crate::format::segment::HEADER_LEN;
 use crate::format::{Extent, SegmentRow, SegmentState};
-use crate::log::Window;
+use crate::log::{Window, read_footer};
 use crate::segment;
-use crate::store::Reader;
 use parking_lot::Mutex;
 use std::sync::Weak;
 use std::time::Duration;
@@ -257,7 +256,10 @@ async fn check(root: &dyn Root, row: &SegmentRow, path: &str, pace: &mut Pace) -
     let reader = root.store().open(path).await?;
     // The last frame may end behind what counts in this segment.
     let len = reader.len();
-    let may_be_torn = row.stream != StreamId::LOG && !has_footer(&*reader).await?;
+    // A lane without a footer ends where its writer died; a log segment never does, because the
+    // take-over has cut what counts of it.
+    let may_be_torn =
+        row.stream != StreamId::LOG && read_footer(&*reader, len, path).await?.is_none();
     let mut window = Window::with_chunk(reader, path, HEADER_LEN as u64, len, STEP);
     let mut pos = row.base;
     while pos < row.end {
@@ -306,17 +308,6 @@ async fn check(root: &dyn Root, row: &SegmentRow, path: &str, pace: &mut Pace) -
         pace.wait(root, read).await;
     }
     Ok(checked)
-}
-
-/// Whether the file was sealed by its writer. A lane without a footer ends where its writer died; a log
-/// segment never does, because the take-over has cut what counts of it.
-async fn has_footer(reader: &dyn Reader) -> Result<bool> {
-    let len = reader.len();
-    let Some(from) = len.checked_sub(TRAILER_LEN as u64) else {
-        return Ok(false);
-    };
-    let trailer = reader.read_at(from, TRAILER_LEN).await?;
-    Ok(Footer::decode(&trailer, len).is_ok())
 }
 
 fn wrong_blocks(frame: &Frame, bytes: &[u8]) -> Option<String> {
