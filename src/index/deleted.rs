@@ -5,7 +5,7 @@
 //! neither condemned nor gone. Memory is bounded; the oldest go first.
 
 use super::Index;
-use super::inode::{Body, Inode};
+use super::inode::{Inode, allocated};
 use crate::base::{Ino, StreamId, Timestamp};
 use crate::format::{Attr, Row};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -108,7 +108,7 @@ impl DeletedTable {
         if inode.is_some() && self.bodies.contains_key(&ino) {
             return;
         }
-        let cost = size_of::<Kept>() + lost.name.len() + inode.as_ref().map_or(0, cost);
+        let cost = cost(&lost.name, inode.as_ref());
         if inode.is_some() {
             self.bodies.insert(ino, self.gone + self.kept.len() as u64);
         }
@@ -145,18 +145,12 @@ impl DeletedTable {
     }
 }
 
-/// Memory besides the inode itself, about, with its place in `bodies`.
-fn cost(inode: &Inode) -> usize {
-    const PER_EXTENT: usize = 64;
+/// Memory of one name that is kept, about: the queue, which has room for half as many again, an
+/// allocation for the name, the place in `bodies`, and what the inode holds (`tests/memory.rs`).
+fn cost(name: &[u8], inode: Option<&Inode>) -> usize {
+    const QUEUE: usize = size_of::<Kept>() * 3 / 2;
     const PER_BODY: usize = 32;
-    let body = match &inode.body {
-        Body::File(x) if x.count() > 1 => x.count() * PER_EXTENT,
-        Body::Link(target) => target.len(),
-        _ => 0,
-    };
-    let xattrs = inode.xattrs.iter().flat_map(|x| x.iter());
-    let xattrs: usize = xattrs.map(|(k, v)| PER_EXTENT + k.len() + v.len()).sum();
-    PER_BODY + body + xattrs
+    QUEUE + allocated(name.len()) + inode.map_or(0, |i| PER_BODY + i.memory())
 }
 
 /// One name that is gone.
@@ -178,6 +172,11 @@ impl Index {
     pub fn limit_deleted(&mut self, bytes: u64) {
         self.deleted.limit = bytes;
         self.deleted.shrink();
+    }
+
+    /// About how much memory is used to remember what was deleted.
+    pub fn deleted_memory(&self) -> usize {
+        self.deleted.cost
     }
 
     /// Everything that is remembered, in the order of deletion. Last comes what is still open.

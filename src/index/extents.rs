@@ -1,5 +1,6 @@
 //! Where the bytes of one file are: extents that do not overlap, by file offset.
 
+use super::inode::{allocated, tree};
 use crate::format::Extent;
 use std::collections::BTreeMap;
 
@@ -49,6 +50,16 @@ impl Extents {
                 let before = m.map.range(..=from).next_back().map(|(_, e)| *e);
                 let after = || m.map.range(from..).next().map(|(_, e)| *e);
                 before.filter(|e| e.end() > from).or_else(after)
+            }
+        }
+    }
+
+    /// Memory besides what is in the enum itself, about.
+    pub fn memory(&self) -> usize {
+        match self {
+            Extents::None | Extents::One(_) => 0,
+            Extents::Many(m) => {
+                allocated(size_of::<Many>()) + tree(m.map.len(), size_of::<(u64, Extent)>())
             }
         }
     }

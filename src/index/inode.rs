@@ -91,4 +91,36 @@ impl Inode {
             _ => None,
         }
     }
+
+    /// Memory besides the inode itself, about. A directory is taken for an empty one.
+    pub fn memory(&self) -> usize {
+        let body = match &self.body {
+            Body::File(x) => x.memory(),
+            Body::Dir(_) => allocated(size_of::<Dir>()) + tree(1, size_of::<(u64, usize)>()),
+            Body::Link(target) => allocated(target.len()),
+            Body::Nothing => 0,
+        };
+        let Some(xattrs) = &self.xattrs else {
+            return body;
+        };
+        let each = size_of::<(Box<[u8]>, Box<[u8]>)>();
+        let held = xattrs.iter();
+        let held: usize = held
+            .map(|(k, v)| allocated(k.len()) + allocated(v.len()))
+            .sum();
+        body + allocated(size_of::<Xattrs>()) + tree(xattrs.len(), each) + held
+    }
+}
+
+/// What an allocation takes of the heap.
+pub(super) fn allocated(bytes: usize) -> usize {
+    match bytes {
+        0 => 0,
+        n => (n + 8).next_multiple_of(16).max(32),
+    }
+}
+
+/// What the nodes of a `BTreeMap` take: they have room for 11 items, and are mostly half full.
+pub(super) fn tree(items: usize, each: usize) -> usize {
+    items.div_ceil(6).max(1) * allocated(11 * each + 16)
 }
