@@ -8,6 +8,7 @@ mod control;
 mod daemon;
 mod export;
 mod logging;
+mod memory;
 mod mount;
 mod notify;
 mod options;

@@ -5,7 +5,7 @@ use super::control::{Commands, Server};
 use super::rundir::{self, Holder, MountFiles, MountLock};
 use super::shutdown;
 use super::upkeep_served;
-use super::{Exit, complain, daemon, logging, notify, options, scrub, undo};
+use super::{Exit, complain, daemon, logging, memory, notify, options, scrub, undo};
 use crate::admin::segments_of_volume;
 use crate::base::error::Context;
 use crate::base::{Config, Error, ErrorKind, Result, SystemClock};
@@ -93,6 +93,7 @@ impl Plan {
     }
 
     fn carry_out(self) -> Result<Exit> {
+        memory::share_arenas();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .thread_name("stowfs-task")
@@ -122,7 +123,7 @@ impl Plan {
                 return Err(e);
             }
         };
-        let _server = Server::start(self.files.socket(), self.commands(&volume));
+        let _server = Server::start(self.files.socket(), self.commands(&fs));
         if let Err(e) = &_server {
             tracing::warn!("{e}: `stowfs status` will not work");
         }
@@ -166,14 +167,15 @@ impl Plan {
     }
 
     /// What the control socket answers.
-    fn commands(&self, volume: &Arc<Volume>) -> Commands {
+    fn commands(&self, fs: &Arc<Fs>) -> Commands {
         let mut commands = Commands::default();
+        let volume = fs.volume();
         let (url, mountpoint) = (self.url.clone(), self.mountpoint.to_string());
         upkeep_served::add(&mut commands, volume);
         undo::add_commands(&mut commands, volume);
         scrub::add_commands(&mut commands, volume);
-        let (volume, listed) = (volume.clone(), volume.clone());
-        super::adopt::add(&mut commands, &volume);
+        super::adopt::add(&mut commands, volume);
+        let (fs, listed) = (fs.clone(), volume.clone());
         commands.add("segments", move |_| {
             let volume = listed.clone();
             async move {
@@ -184,6 +186,7 @@ impl Plan {
             .boxed()
         });
         commands.add("status", move |_| {
+            let volume = fs.volume();
             let status = json!({
                 "url": url,
                 "mountpoint": mountpoint,
@@ -192,7 +195,8 @@ impl Plan {
                 "epoch": volume.epoch().0,
                 "inodes": volume.read(|index| index.inodes()),
                 "fenced": volume.is_fenced(),
-                "scrub": scrub::summary(&volume),
+                "scrub": scrub::summary(volume),
+                "memory": memory::summary(&fs),
             });
             async move { Ok(status) }.boxed()
         });

@@ -95,6 +95,16 @@ impl FrameReader {
         Ok(bytes)
     }
 
+    /// Bytes in the cache of blocks.
+    pub fn cached_bytes(&self) -> usize {
+        self.0.blocks.bytes()
+    }
+
+    /// Files on the store that are kept open.
+    pub fn open_files(&self) -> usize {
+        self.0.readers.count()
+    }
+
     /// The file of this path goes away.
     pub fn forget(&self, path: &str) {
         self.0.readers.forget(path);

@@ -90,6 +90,10 @@ impl Readers {
         }
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.open.lock().len()
+    }
+
     pub(super) fn forget(&self, path: &str) {
         self.open.lock().pop(path);
     }

@@ -125,6 +125,10 @@ impl Lanes {
         self.state.lock().by_stream.values().cloned().collect()
     }
 
+    pub(super) fn tail_bytes(&self) -> usize {
+        self.all().iter().map(|lane| lane.stream.tail_bytes()).sum()
+    }
+
     pub(super) fn payload(&self, stream: StreamId, pos: Pos) -> Option<Bytes> {
         self.find(stream)?.stream.payload(pos)
     }

@@ -6,6 +6,7 @@ mod change;
 mod host;
 mod lanes;
 mod lives;
+mod memory;
 mod open;
 pub mod owner;
 pub mod root;
@@ -14,6 +15,7 @@ mod watch;
 
 pub use adopt::{Adopted, Plain, Plan, Refused, plan};
 pub use change::Change;
+pub use memory::Memory;
 pub use open::{Begin, OpenOptions, Recovered, Recovery, fence_past_epochs, recover};
 pub use upkept::{ReadGuard, duty_options};
 
