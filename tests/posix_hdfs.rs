@@ -1,43 +1,27 @@
-//! The suites of POSIX in a reduced form on a real HDFS.
+//! The suites of others on a real HDFS, in a reduced form. Our own tests run there as well, each suite
+//! by itself: `STOWFS_TEST_STORE=hdfs cargo test --test posix_files`.
 
 mod support;
 
-use std::sync::OnceLock;
 use support::calls::Twins;
-use support::hdfs::Hdfs;
-use support::mount::Mount;
 use support::posix::{TestMount, scale, seeds};
 use support::programs::{git, sqlite};
 use support::suites::{FSX, fio_verifies, fsx, pjdfstest};
 
-/// One cluster for all tests; each has a root of its own.
-fn cluster() -> &'static Hdfs {
-    static CLUSTER: OnceLock<Hdfs> = OnceLock::new();
-    CLUSTER.get_or_init(|| Hdfs::builder().datanodes(2).replication(2).start())
-}
-
-fn mount(root: &str) -> TestMount {
-    let conf = cluster().conf_dir();
-    let arguments = [
-        "--replication=2",
-        "-o",
-        "allow_other,suid,dev",
-        "--hadoop-conf",
-    ];
-    let all = [&arguments[..], &[conf.to_str().unwrap()]].concat();
-    TestMount::of(Mount::with(&format!("{}/{root}", cluster().url()), &all))
+fn mount() -> TestMount {
+    TestMount::on_hdfs(&["-o", "allow_other,suid,dev"])
 }
 
 #[test]
 fn pjdfstest_has_no_failure() {
-    let mount = mount("pjdfstest");
+    let mount = mount();
     pjdfstest(&mount);
     mount.finish();
 }
 
 #[test]
 fn fsx_with_every_operation() {
-    let mount = mount("fsx");
+    let mount = mount();
     for seed in seeds(1) {
         fsx(&mount, FSX, scale(1_000, 100_000), seed);
     }
@@ -46,14 +30,14 @@ fn fsx_with_every_operation() {
 
 #[test]
 fn fio_verifies_what_it_wrote() {
-    let mount = mount("fio");
+    let mount = mount();
     fio_verifies(&mount, &["psync", "libaio", "mmap"], &["randwrite"]);
     mount.finish();
 }
 
 #[test]
 fn random_calls_do_as_on_the_local_disk() {
-    let mut mount = mount("differential");
+    let mut mount = mount();
     let disk = tempfile::tempdir().unwrap();
     for seed in seeds(1) {
         println!("differential: STOWFS_TEST_SEED={seed} replays this");
@@ -75,10 +59,10 @@ fn random_calls_do_as_on_the_local_disk() {
 
 #[test]
 fn sqlite_with_a_write_ahead_log() {
-    sqlite(mount("sqlite"), "wal");
+    sqlite(mount(), "wal");
 }
 
 #[test]
 fn git_clones_commits_collects_and_checks() {
-    git(mount("git"));
+    git(mount());
 }

@@ -1,14 +1,17 @@
 //! For tests of POSIX behaviour on whole mounts: a mount on a local store, tools, seeds, scale.
 //!
-//! `STOWFS_TEST_LONG=1` (see tests/long.sh) makes these tests as large as the issue asks for.
+//! `STOWFS_TEST_LONG=1` (see tests/long.sh) makes these tests as large as the issue asks for, and
+//! `STOWFS_TEST_STORE=hdfs` puts their stores on a real HDFS.
 
 use super::fetch;
+use super::hdfs::Hdfs;
 use super::mount::Mount;
 use std::ffi::OsStr;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
 /// Whether the long forms run.
@@ -24,10 +27,27 @@ pub fn scale<T>(short: T, long_form: T) -> T {
     }
 }
 
+/// Whether stores are on HDFS.
+pub fn on_hdfs() -> bool {
+    match std::env::var("STOWFS_TEST_STORE") {
+        Ok(kind) if kind == "hdfs" => true,
+        Ok(kind) => {
+            panic!("STOWFS_TEST_STORE={kind}: the only kind besides the local disk is hdfs")
+        }
+        Err(_) => false,
+    }
+}
+
+/// One cluster for all tests of a process; each test has a root of its own.
+fn cluster() -> &'static Hdfs {
+    static CLUSTER: OnceLock<Hdfs> = OnceLock::new();
+    CLUSTER.get_or_init(|| Hdfs::builder().datanodes(2).replication(2).start())
+}
+
 /// A mount on a store of its own, on the local disk if not told otherwise.
 pub struct TestMount {
     mount: Mount,
-    _store: Option<TempDir>,
+    store: Option<TempDir>,
 }
 
 impl TestMount {
@@ -36,19 +56,33 @@ impl TestMount {
     }
 
     pub fn with(arguments: &[&str]) -> TestMount {
+        if on_hdfs() {
+            return TestMount::on_hdfs(arguments);
+        }
         let store = tempfile::tempdir().unwrap();
         let url = format!("file://{}", store.path().join("root").display());
         TestMount {
             mount: Mount::with(&url, arguments),
-            _store: Some(store),
+            store: Some(store),
         }
     }
 
-    pub fn of(mount: Mount) -> TestMount {
+    /// On HDFS in any case.
+    pub fn on_hdfs(arguments: &[&str]) -> TestMount {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let url = format!("{}/root-{n}", cluster().url());
+        let conf = cluster().conf_dir();
+        let own = ["--replication=2", "--hadoop-conf", conf.to_str().unwrap()];
         TestMount {
-            mount,
-            _store: None,
+            mount: Mount::with(&url, &[&own, arguments].concat()),
+            store: None,
         }
+    }
+
+    /// The root's folder, if it is on the local disk.
+    pub fn store(&self) -> Option<PathBuf> {
+        Some(self.store.as_ref()?.path().join("root"))
     }
 
     /// As a crash: everything that was not durable is gone.
