@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing and runs every check and test: format, clippy, all suites. Each suite has
-# a time budget. Arguments name suites, to run only those: ./test.sh lib mount layering
+# a time budget. Arguments name suites, to run only those: ./test.sh lib mount posix_files posix_files@hdfs
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
 . scripts/need.sh
@@ -18,7 +18,7 @@ budget() {
     lib) echo 300 ;;
     durability_hdfs) echo 900 ;;
     soak) echo 900 ;;
-    hdfs_* | posix_hdfs | flink*) echo 600 ;;
+    hdfs_* | posix_hdfs | *@hdfs | flink*) echo 600 ;;
     crash_* | sim_*) echo 400 ;;
     *) echo 300 ;;
     esac
@@ -62,6 +62,10 @@ if [ ${#suites[@]} -eq 0 ]; then
     for file in tests/*.rs; do
         suites+=("$(basename "$file" .rs)")
     done
+    # Once more, with their stores on a real HDFS.
+    for suite in coherence dirs files fsx load permissions programs; do
+        suites+=("posix_$suite@hdfs")
+    done
 fi
 
 run "build" 1800 cargo test --no-run
@@ -75,6 +79,9 @@ done
 for suite in "${suites[@]}"; do
     case $suite in
     lib) run "$suite" "$(budget lib)" cargo test --lib ;;
+    *@hdfs)
+        run "$suite" "$(budget "$suite")" env STOWFS_TEST_STORE=hdfs cargo test --test "${suite%@hdfs}"
+        ;;
     *) run "$suite" "$(budget "$suite")" cargo test --test "$suite" ;;
     esac
 done

@@ -5,8 +5,7 @@ mod support;
 
 use support::calls::Twins;
 use support::posix::{TestMount, scale, seeds};
-use support::programs::{git, sqlite};
-use support::suites::{FSX, fio_verifies, fsx, pjdfstest};
+use support::suites::{fio_verifies, pjdfstest};
 
 fn mount() -> TestMount {
     TestMount::on_hdfs(&["-o", "allow_other,suid,dev"])
@@ -20,18 +19,10 @@ fn pjdfstest_has_no_failure() {
 }
 
 #[test]
-fn fsx_with_every_operation() {
-    let mount = mount();
-    for seed in seeds(1) {
-        fsx(&mount, FSX, scale(1_000, 100_000), seed);
-    }
-    mount.finish();
-}
-
-#[test]
 fn fio_verifies_what_it_wrote() {
     let mount = mount();
-    fio_verifies(&mount, &["psync", "libaio", "mmap"], &["randwrite"]);
+    let engines = ["psync", "libaio", "mmap", "io_uring"];
+    fio_verifies(&mount, &engines, &["write", "randwrite"]);
     mount.finish();
 }
 
@@ -55,14 +46,4 @@ fn random_calls_do_as_on_the_local_disk() {
         twins.compare();
     }
     mount.finish();
-}
-
-#[test]
-fn sqlite_with_a_write_ahead_log() {
-    sqlite(mount(), "wal");
-}
-
-#[test]
-fn git_clones_commits_collects_and_checks() {
-    git(mount());
 }

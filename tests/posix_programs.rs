@@ -5,6 +5,8 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use support::fetch;
+use support::java::{compile, java};
 use support::posix::{TestMount, command, output, run, scale, shell};
 use support::programs::{git, sqlite};
 
@@ -170,5 +172,17 @@ fn a_program_is_built_and_run() {
         shell(&mount.path(), "ar rc lib.a main.c && ./program"),
         "built on stowfs\n"
     );
+    mount.finish();
+}
+
+#[test]
+fn java_and_hadoop_find_space() {
+    let mount = TestMount::new();
+    let jars = fetch::jars("fetch-jars.sh", &["hadoop"], "hadoop").unwrap();
+    let classes = tempfile::tempdir().unwrap();
+    compile("Space", &jars, classes.path()).unwrap();
+    let class_path = [classes.path().to_path_buf(), jars.join("*")];
+    let text = run(java(&class_path, 128, &[], "Space").arg(mount.path()));
+    assert!(text.ends_with("ok\n"), "{text}");
     mount.finish();
 }

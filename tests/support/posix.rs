@@ -85,6 +85,14 @@ impl TestMount {
         Some(self.store.as_ref()?.path().join("root"))
     }
 
+    /// What `stowfs status` says.
+    pub fn status(&self) -> serde_json::Value {
+        let mut status = super::mount::stowfs();
+        status.arg("status").arg(self.path());
+        let text = run(status.arg("--run-dir").arg(self.run_dir()));
+        serde_json::from_str(&text).unwrap()
+    }
+
     /// As a crash: everything that was not durable is gone.
     pub fn crash(&mut self) {
         self.mount.kill9();
@@ -106,10 +114,15 @@ impl TestMount {
     }
 }
 
-/// No panic was caught, and no invariant found broken.
-pub fn assert_sound(mount: &Mount) {
+/// No panic was caught, no invariant found broken, and no call failed for want of the store.
+fn assert_sound(mount: &Mount) {
     let log = mount.log();
-    for word in ["panicked", "this is a bug", "This is a bug"] {
+    for word in [
+        "panicked",
+        "this is a bug",
+        "This is a bug",
+        "EIO for a program",
+    ] {
         assert!(!log.contains(word), "{log}");
     }
 }
