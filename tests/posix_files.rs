@@ -109,6 +109,8 @@ fn fallocate_in_all_modes() {
     assert_eq!(errno(fallocate(&file, PUNCH, 0, 1)), libc::EOPNOTSUPP);
     assert_eq!(errno(fallocate(&file, 0, 0, 0)), libc::EINVAL);
     assert_eq!(errno(fallocate(&file, 0, i64::MAX, 5)), libc::EFBIG);
+    // Nothing is reserved, but what cannot fit is refused.
+    assert_eq!(errno(fallocate(&file, 0, 0, 1 << 60)), libc::ENOSPC);
     let reader = File::open(&path).unwrap();
     assert_eq!(errno(fallocate(&reader, 0, 0, 10)), libc::EBADF);
     mount.finish();
@@ -165,7 +167,12 @@ fn times_keep_nanoseconds_and_never_go_back() {
     }
     let before = times(&path);
     drop(file);
-    assert_eq!(times(&path), before, "close");
+    fs::read(&path).unwrap();
+    assert_eq!(
+        times(&path),
+        before,
+        "close, and reading changes no time of access"
+    );
     mount.cycle();
     assert_eq!(times(&path), before, "remount");
     let now = SystemTime::now()
@@ -371,5 +378,30 @@ fn temporary_files_without_a_name() {
     options.read(true).write(true).custom_flags(libc::O_TMPFILE);
     // fuser does not know TMPFILE: programs fall back to a name that they remove.
     assert_eq!(errno(options.open(mount.path())), libc::EOPNOTSUPP);
+    mount.finish();
+}
+
+/// SEMANTICS.md has the reasons.
+#[test]
+fn what_fuse_has_not_is_refused_clearly() {
+    let mount = TestMount::new();
+    let path = mount.at("f");
+    let file = create(&path);
+    const GET_FLAGS: u64 = 0x8008_6601;
+    const GET_PROJECT: u64 = 0x801c_581f;
+    for request in [GET_FLAGS, GET_PROJECT] {
+        let mut answer = [0u8; 64];
+        let made = unsafe { libc::ioctl(file.as_raw_fd(), request as _, answer.as_mut_ptr()) };
+        let e = std::io::Error::last_os_error().raw_os_error();
+        assert_eq!((made, e), (-1, Some(libc::ENOTTY)), "{request:x}");
+    }
+    let (from, to) = (c_path(&path), c_path(&mount.at("g")));
+    let cwd = libc::AT_FDCWD;
+    let whiteout = libc::RENAME_WHITEOUT;
+    let moved = unsafe { libc::renameat2(cwd, from.as_ptr(), cwd, to.as_ptr(), whiteout) };
+    let e = std::io::Error::last_os_error().raw_os_error();
+    assert_eq!((moved, e), (-1, Some(libc::EINVAL)));
+    let born = path.metadata().unwrap().created();
+    assert_eq!(born.unwrap_err().kind(), std::io::ErrorKind::Unsupported);
     mount.finish();
 }
