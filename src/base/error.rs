@@ -21,6 +21,8 @@ pub enum ErrorKind {
     Unavailable,
     /// A higher epoch owns the root. Final.
     Fenced,
+    /// The root is gone from the store under its owner. Final.
+    Vanished,
     /// Another live mount owns the root.
     Owned,
     /// Bytes on the store are not what was written.
@@ -29,6 +31,9 @@ pub enum ErrorKind {
     NewerFormat,
     /// The caller asked for something that cannot be.
     Invalid,
+    /// What was written on a command line, in the environment or in a configuration file cannot be
+    /// meant: whatever the store says, it is wrong.
+    Usage,
     /// The store cannot do this at all.
     Unsupported,
     /// Anything else.

@@ -165,7 +165,7 @@ pub(super) fn advise(e: Error, command: &str) -> Error {
     match e.kind() {
         ErrorKind::Owned => Error::new(
             ErrorKind::Owned,
-            format!("{e}; or run `stowfs {command} MOUNTPOINT …` on that host"),
+            format!("{e}; or run `stowfs {command} MOUNTPOINT …` where it is mounted"),
         ),
         _ => e,
     }

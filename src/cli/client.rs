@@ -101,7 +101,7 @@ pub(super) fn running(
     } else if mountpoint.is_dead() {
         format!(
             "the mount at {mountpoint} is dead: its process was killed, or it was fenced because \
-             another mount took the root over; mount again, or `stowfs umount {mountpoint}`"
+             another mount took the root over, or its store vanished; its log says which. Mount again, or `stowfs umount {mountpoint}`"
         )
     } else if !socket.exists() {
         let socket = socket.display();
@@ -119,7 +119,27 @@ pub(super) fn locate(
     mountpoint: &Path,
     run_dir: Option<&Path>,
 ) -> Result<(Mountpoint, MountFiles)> {
+    refuse_url(mountpoint, run_dir)?;
     let mountpoint = Mountpoint::named(mountpoint)?;
     let files = MountFiles::new(&rundir::path(run_dir), &mountpoint);
     Ok((mountpoint, files))
+}
+
+/// Of a store that is mounted on this host, people often name the URL.
+fn refuse_url(named: &Path, run_dir: Option<&Path>) -> Result<()> {
+    let Some(url) = named.to_str().filter(|text| text.contains("://")) else {
+        return Ok(());
+    };
+    if named.exists() {
+        return Ok(());
+    }
+    let wanted = url.trim_end_matches('/');
+    let mounts = rundir::live_mounts(&rundir::path(run_dir));
+    let mounted = (mounts.into_iter()).find(|(_, m)| m.url.trim_end_matches('/') == wanted);
+    let hint = match mounted {
+        Some((_, holder)) => format!("; it is mounted on {}", holder.mountpoint),
+        None => String::new(),
+    };
+    let text = format!("this command needs a mountpoint, not a store URL: {url}{hint}");
+    Err(Error::new(ErrorKind::Usage, text))
 }

@@ -84,7 +84,7 @@ async fn from_mount(
     let path = below(mountpoint, &args.path);
     if path.split('/').any(|part| part == "..") {
         let text = format!("{}: write the path without ..", args.path);
-        return Err(Error::new(ErrorKind::Invalid, text));
+        return Err(Error::new(ErrorKind::Usage, text));
     }
     if let StoreUrl::File(to) = StoreUrl::parse(&args.dest)?
         && to.starts_with(mountpoint.path().join(&path))

@@ -35,7 +35,7 @@ fn filter(levels: &str) -> Result<EnvFilter> {
             "option log_level={levels}: {why}; use error, warn, info, debug or trace, or as in \
              info,stowfs=debug"
         );
-        Error::new(ErrorKind::Invalid, text)
+        Error::new(ErrorKind::Usage, text)
     };
     let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
     let words = levels.split(',').map(str::trim);

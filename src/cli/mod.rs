@@ -32,6 +32,7 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
     Ok = 0,
+    /// Also of a mount whose store vanished.
     Error = 1,
     /// Also what clap exits with.
     Usage = 2,
@@ -43,6 +44,7 @@ impl Exit {
     fn of(error: &Error) -> Exit {
         match error.kind() {
             ErrorKind::Fenced => Exit::Fenced,
+            ErrorKind::Usage => Exit::Usage,
             _ => Exit::Error,
         }
     }

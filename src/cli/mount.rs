@@ -23,12 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub fn run(args: &MountArgs) -> ExitCode {
-    let (config, mount_options) = match options::gather(args, std::env::vars_os()) {
-        Ok(gathered) => gathered,
-        Err(e) => {
-            complain(&e);
-            return Exit::Usage.into();
-        }
+    let gathered = options::gather(args, std::env::vars_os());
+    let checked = gathered.and_then(|found| StoreUrl::parse(&args.url).map(|_| found));
+    let (config, mount_options) = match checked {
+        Ok(found) => found,
+        Err(e) => return complain(&e).into(),
     };
     if args.daemon && !args.daemon_child {
         return daemon::start();
@@ -59,6 +58,7 @@ impl Plan {
         let run_dir = rundir::prepare(&config)?;
         let mountpoint = Mountpoint::named(&args.mountpoint)?;
         let files = MountFiles::new(&run_dir, &mountpoint);
+        files.check_length()?;
         let log_file = config
             .log_file
             .clone()
@@ -73,11 +73,7 @@ impl Plan {
             url: args.url.clone(),
             mountpoint: mountpoint.to_string(),
         };
-        let live = mountpoint.is_fuse_mount() && !mountpoint.is_dead();
-        if !live && !rundir::wait_for_end(&files, Duration::ZERO)? {
-            tracing::info!("{mountpoint} was unmounted just now; waiting for its process to end");
-            rundir::wait_for_end(&files, config.op_timeout)?;
-        }
+        wait_for_the_last(&mountpoint, &files, config.op_timeout, log_file.is_some())?;
         // Held until the process has ended: who waits for it may rely on all being let go.
         std::mem::forget(MountLock::take(&files, &holder)?);
         Ok(Plan {
@@ -221,6 +217,37 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// After `umount`, above all a lazy one, the process of the mount may live on for a while.
+fn wait_for_the_last(
+    mountpoint: &Mountpoint,
+    files: &MountFiles,
+    limit: Duration,
+    logs_to_file: bool,
+) -> Result<()> {
+    let live = mountpoint.is_fuse_mount() && !mountpoint.is_dead();
+    if live || rundir::wait_for_end(files, Duration::ZERO)? {
+        return Ok(());
+    }
+    let pid = files.holder_pid();
+    let limit_shown = humantime::format_duration(limit);
+    let text = format!(
+        "{mountpoint} is unmounted, but its last process (pid {pid}) has not ended: it commits what is \
+         left, or somebody has files open; waiting for it, for at most {limit_shown}"
+    );
+    tracing::warn!("{text}");
+    if logs_to_file {
+        eprintln!("stowfs: {text}");
+    }
+    if rundir::wait_for_end(files, limit)? {
+        return Ok(());
+    }
+    let text = format!(
+        "the last process of {mountpoint} (pid {pid}) has not ended after {limit_shown}: close the files \
+         that are open there, or end it, and mount again"
+    );
+    Err(Error::new(ErrorKind::Owned, text))
 }
 
 pub(super) fn store_options(config: &Config) -> ConnectOptions {

@@ -75,6 +75,18 @@ pub fn gather(
     args: &MountArgs,
     environment: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<(Config, MountOptions)> {
+    gather_words(args, environment).map_err(usage)
+}
+
+/// Whatever is wrong with an option, also a file of them that cannot be read.
+fn usage(e: Error) -> Error {
+    Error::new(ErrorKind::Usage, e.to_string())
+}
+
+fn gather_words(
+    args: &MountArgs,
+    environment: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<(Config, MountOptions)> {
     let mut config = ambient(args.config.as_deref(), environment)?;
     let mut options = MountOptions::default();
     for words in &args.words {
@@ -90,8 +102,8 @@ pub fn config(
     arguments: &OptionArgs,
     environment: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<Config> {
-    let mut config = ambient(file, environment)?;
-    given(&mut config, arguments)?;
+    let mut config = ambient(file, environment).map_err(usage)?;
+    given(&mut config, arguments).map_err(usage)?;
     Ok(config)
 }
 

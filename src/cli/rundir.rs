@@ -54,6 +54,13 @@ pub fn prepare(config: &Config) -> Result<PathBuf> {
     Ok(dir)
 }
 
+/// `sun_path` has 108 bytes, the last of them NUL.
+const SOCKET_PATH_MAX: usize = 107;
+
+fn pid(holder: Option<Holder>) -> String {
+    holder.map_or("unknown".to_string(), |h| h.pid.to_string())
+}
+
 /// The files of one mount.
 #[derive(Clone, Debug)]
 pub struct MountFiles {
@@ -80,6 +87,26 @@ impl MountFiles {
 
     pub fn log(&self) -> PathBuf {
         self.stem.with_extension("log")
+    }
+
+    /// A mount that no command could reach must not begin.
+    pub fn check_length(&self) -> Result<()> {
+        let path = self.socket();
+        let length = path.as_os_str().len();
+        if length <= SOCKET_PATH_MAX {
+            return Ok(());
+        }
+        let text = format!(
+            "the path of the control socket {} has {length} bytes, and the kernel takes {SOCKET_PATH_MAX}; \
+             name a shorter directory with --run-dir",
+            path.display()
+        );
+        Err(Error::new(ErrorKind::Usage, text))
+    }
+
+    /// Of the process that serves the mountpoint, or did so last.
+    pub fn holder_pid(&self) -> String {
+        pid(File::open(self.lock()).ok().and_then(read_holder))
     }
 }
 
@@ -116,7 +143,7 @@ impl MountLock {
                 Ok(MountLock { _file: file })
             }
             Err((file, Errno::EWOULDBLOCK)) => {
-                let pid = read_holder(file).map_or("unknown".to_string(), |h| h.pid.to_string());
+                let pid = pid(read_holder(file));
                 let at = &holder.mountpoint;
                 Err(Error::new(
                     ErrorKind::Owned,

@@ -57,6 +57,8 @@ impl From<Error> for Errno {
             | ErrorKind::TimedOut
             | ErrorKind::Unavailable
             | ErrorKind::Owned
+            | ErrorKind::Vanished
+            | ErrorKind::Usage
             | ErrorKind::Corrupt
             | ErrorKind::NewerFormat
             | ErrorKind::Invalid
@@ -64,7 +66,7 @@ impl From<Error> for Errno {
         };
         match e.kind() {
             // Said once, by the volume; every call fails with it from then on.
-            ErrorKind::Fenced => tracing::debug!("{errno} for a program: {e}"),
+            ErrorKind::Fenced | ErrorKind::Vanished => tracing::debug!("{errno} for a program: {e}"),
             _ => tracing::error!("{errno} for a program: {e}"),
         }
         errno

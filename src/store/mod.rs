@@ -138,9 +138,9 @@ pub trait Writer: Send {
     /// Makes all that was appended durable: on HDFS on every replica of the pipeline, on a local
     /// disk by `fdatasync`. After an error the writer is broken and what of the bytes since the
     /// last good sync was kept is unknown. A writer that lost its file (see `Store::recover`,
-    /// `Store::rename`, `Store::delete`) gets an error: `Fenced` if the store sees that its
-    /// directory was renamed, else `Other`, and whether the root has a new owner only `owner/`
-    /// says (anybody may recover the lease of an HDFS file).
+    /// `Store::rename`, `Store::delete`) gets an error, but never `Fenced`: whether
+    /// the root has a new owner only `owner/` says. (Anybody may recover the lease of an HDFS file,
+    /// and a directory that is not at its path any more may have been deleted with the whole store.)
     async fn sync(&mut self) -> Result<()>;
 
     /// Syncs and closes. The file cannot be written again.

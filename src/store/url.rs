@@ -23,7 +23,7 @@ impl StoreUrl {
                 "{url:?} is not a store: {why} (a store is file:///dir, hdfs://host:port/dir or \
                  hdfs://nameservice/dir)"
             );
-            Error::new(ErrorKind::Invalid, text)
+            Error::new(ErrorKind::Usage, text)
         })
     }
 }
@@ -133,7 +133,7 @@ mod tests {
         for (url, why) in cases {
             let e = StoreUrl::parse(url).unwrap_err();
             assert!(
-                e.is(ErrorKind::Invalid) && e.to_string().contains(why),
+                e.is(ErrorKind::Usage) && e.to_string().contains(why),
                 "{url}: {e}"
             );
         }

@@ -1,7 +1,7 @@
 //! Who owns a root. One owner at a time; a higher epoch fences all lower ones.
 //!
 //! `owner/<epoch>` names the owner of an epoch; it is created exclusively, so one claimant wins. On
-//! one host a lock tells at once whether the holder lives. From another host a claimant asks:
+//! one host a lock tells at once whether the holder lives. Who does not share that lock (another host, another run-dir) asks:
 //! `owner/<epoch>.claim.<id>` must be answered by `owner/<epoch>.answer.<id>` in time.
 
 use crate::base::error::Context;
@@ -342,14 +342,34 @@ impl Ownership {
         self.epoch
     }
 
-    /// Fails with `Fenced` if a higher epoch exists.
+    /// Fails with `Fenced` if a higher epoch exists, and with `Vanished` if this one does not.
     pub async fn check(&self, store: &dyn Store) -> Result<()> {
-        let found = look(store).await?;
+        let found = self.look(store).await?;
         self.check_listing(store, &found).await
     }
 
+    async fn look(&self, store: &dyn Store) -> Result<Listing> {
+        match look(store).await {
+            Err(e) if e.is(ErrorKind::NotFound) => Err(self.vanished(store)),
+            found => found,
+        }
+    }
+
+    fn vanished(&self, store: &dyn Store) -> Error {
+        let text = format!(
+            "{} has no {OWNER_DIR}/{} any more: its directory was deleted, moved away or unmounted; \
+             nothing can be written there. Put it back as it was, then mount again",
+            store.url(),
+            self.epoch
+        );
+        Error::new(ErrorKind::Vanished, text)
+    }
+
     async fn check_listing(&self, store: &dyn Store, found: &Listing) -> Result<()> {
-        if found.highest <= self.epoch.0 {
+        if found.highest < self.epoch.0 {
+            return Err(self.vanished(store));
+        }
+        if found.highest == self.epoch.0 {
             return Ok(());
         }
         let by = match read_owner(store, found.highest).await {
@@ -362,9 +382,9 @@ impl Ownership {
         ))
     }
 
-    /// One look at `owner/`: fenced? any claims to answer?
+    /// One look at `owner/`: fenced? gone? any claims to answer?
     pub async fn watch(&self, store: &dyn Store) -> Result<()> {
-        let found = look(store).await?;
+        let found = self.look(store).await?;
         self.check_listing(store, &found).await?;
         if let Some(lock) = self.lock.lock().as_mut() {
             lock.try_again();
@@ -372,7 +392,7 @@ impl Ownership {
         for (epoch, id) in &found.claims {
             let answered = found.answers.iter().any(|(e, i)| e == epoch && i == id);
             if *epoch == self.epoch.0 && !answered {
-                tracing::info!("another host asks for this root; answering that it is in use");
+                tracing::info!("somebody asks for this root; answering that it is in use");
                 let answer = format!("{OWNER_DIR}/{epoch}.answer.{id}");
                 match store.put(&answer, Default::default()).await {
                     Err(e) if !e.is(ErrorKind::AlreadyExists) => return Err(e),

@@ -9,6 +9,9 @@ use tokio::task::JoinHandle;
 
 const USAGE_EVERY: Duration = Duration::from_secs(15);
 
+/// A store that has vanished for so many looks does not come back by itself.
+const GONE: u32 = 2;
+
 /// Answers claims until it is dropped.
 pub(super) struct Answering(JoinHandle<()>);
 
@@ -33,16 +36,21 @@ pub(super) fn while_starting(store: Arc<dyn Store>, ownership: Arc<Ownership>) -
 /// An idle owner learns only here that it was fenced.
 pub(super) fn ownership(volume: Weak<Volume>) -> JoinHandle<()> {
     tokio::spawn(async move {
+        let mut gone = 0;
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let Some(volume) = volume.upgrade() else {
                 return;
             };
-            match volume.ownership.watch(&*volume.store).await {
+            gone = match volume.ownership.watch(&*volume.store).await {
                 Err(e) if e.is(ErrorKind::Fenced) => return volume.fail(e),
-                Err(e) => tracing::warn!("watching the ownership of the root: {e}"),
-                Ok(()) => {}
-            }
+                Err(e) if e.is(ErrorKind::Vanished) && gone + 1 == GONE => return volume.fail(e),
+                Err(e) => {
+                    tracing::warn!("watching the ownership of the root: {e}");
+                    gone + u32::from(e.is(ErrorKind::Vanished))
+                }
+                Ok(()) => 0,
+            };
         }
     })
 }

@@ -56,7 +56,7 @@ pub fn split(url: &str) -> Result<(String, String)> {
         }
         _ => {
             let text = format!("{url} names no new directory; add a name");
-            Err(Error::new(ErrorKind::Invalid, text))
+            Err(Error::new(ErrorKind::Usage, text))
         }
     }
 }
@@ -320,7 +320,7 @@ mod tests {
             assert_eq!(split(url).unwrap(), expected, "{url}");
         }
         for bad in ["file:///", "hdfs://ns/", "/a/b"] {
-            assert!(split(bad).unwrap_err().is(ErrorKind::Invalid), "{bad}");
+            assert!(split(bad).unwrap_err().is(ErrorKind::Usage), "{bad}");
         }
     }
 }

@@ -77,24 +77,22 @@ impl Created {
     /// the bytes were on the disk before the new owner looked. (Whether a file may be written is
     /// decided when it is opened, so the revoked permission alone would stop nobody.)
     fn still_ours(&self) -> Result<()> {
-        let lost = |kind, what| {
-            Err(Error::new(
-                kind,
-                format!("this writer lost its file: {what}"),
-            ))
+        let lost = |what| {
+            let text = format!("this writer lost its file: {what}");
+            Err(Error::new(ErrorKind::Other, text))
         };
         match std::fs::symlink_metadata(&self.path) {
             Ok(now) if (now.dev(), now.ino()) != self.dev_ino => {
-                lost(ErrorKind::Other, "it was replaced by another")
+                lost("it was replaced by another")
             }
-            Ok(now) if now.mode() & 0o200 == 0 => lost(ErrorKind::Other, "it was recovered"),
+            Ok(now) if now.mode() & 0o200 == 0 => lost("it was recovered"),
             Ok(_) => Ok(()),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 let dir = self.path.parent().is_some_and(Path::exists);
-                match dir {
-                    true => lost(ErrorKind::Other, "it was deleted or renamed"),
-                    false => lost(ErrorKind::Fenced, "its directory was renamed"),
-                }
+                lost(match dir {
+                    true => "it was deleted or renamed",
+                    false => "its directory was renamed or deleted",
+                })
             }
             Err(e) => Err(e.into()),
         }
