@@ -4,7 +4,7 @@ use super::Root;
 use super::compact::{self, CompactOptions, Victim};
 use super::deletion::condemned;
 use super::duty::{Duty, victims};
-use super::gc::GcOptions;
+use super::gc::{Gc, GcOptions};
 use super::orphans::{self, Orphan};
 use super::plain::Removed;
 use super::plan::{
@@ -29,6 +29,15 @@ impl Duty {
                 keep: 0.0,
             },
             false => self.options.gc.clone(),
+        }
+    }
+
+    /// How many bytes that nothing refers to may wait for their grace; `live`: those that are live now.
+    pub fn keep_bytes(&self, live: u64) -> u64 {
+        match self.gc.try_lock() {
+            Ok(gc) => gc.budget(live, &self.options.gc),
+            // A pass is under way; what was live before is not known for this moment.
+            Err(_) => Gc::default().budget(live, &self.options.gc),
         }
     }
 

@@ -170,10 +170,15 @@ impl Gc {
         Ok(due)
     }
 
+    /// How many bytes that nothing refers to may wait for their grace.
+    pub fn budget(&self, live: u64, options: &GcOptions) -> u64 {
+        let most = self.live.front().map_or(0, |(_, most)| *most);
+        (most.max(live) as f64 * options.keep) as u64
+    }
+
     /// Oldest first.
     fn verdicts(&self, root: &dyn Root, options: &GcOptions) -> Vec<(SegmentName, Verdict)> {
-        let most = self.live.front().map_or(0, |(_, most)| *most);
-        let budget = (most as f64 * options.keep) as u64;
+        let budget = self.budget(0, options);
         let oldest_read = root.oldest_read();
         let mut waiting: Vec<_> = self.waiting.iter().collect();
         waiting.sort_by_key(|(name, u)| (u.since, **name));

@@ -77,21 +77,33 @@ impl<'a> Graveyard<'a> {
         Some(path)
     }
 
+    fn is_at(&self, item: &Deleted, path: &[u8]) -> bool {
+        let name = path.rsplit(|c| *c == b'/').next();
+        name == Some(&item.name[..]) && self.path(item).is_some_and(|p| p == path)
+    }
+
     /// What was deleted last at a path, of that with this inode number.
     pub fn find(&self, path: &[u8], id: Option<u64>) -> Option<usize> {
-        let name = path.rsplit(|c| *c == b'/').next()?;
-        let there = |item: &Deleted| {
-            item.name == name
-                && id.is_none_or(|id| item.ino.0 == id)
-                && self.path(item).is_some_and(|p| p == path)
-        };
+        let there = |item: &Deleted| id.is_none_or(|id| item.ino.0 == id) && self.is_at(item, path);
         self.items.iter().rposition(there)
+    }
+
+    /// Everything that was deleted at a path, in the order of deletion.
+    pub fn all_at(&self, path: &[u8]) -> Vec<usize> {
+        let all = self.items.iter().enumerate();
+        let here = all.filter(|(_, item)| self.is_at(item, path));
+        here.map(|(n, _)| n).collect()
+    }
+
+    /// What was deleted in a directory, in the order of deletion.
+    pub fn within(&self, dir: Ino) -> &[usize] {
+        self.within.get(&dir).map_or(&[], Vec::as_slice)
     }
 
     /// What a directory held: of each name that which was deleted last.
     pub fn held(&self, dir: Ino) -> Vec<usize> {
         let mut names: FxHashSet<&[u8]> = FxHashSet::default();
-        let all = self.within.get(&dir).into_iter().flatten().rev();
+        let all = self.within(dir).iter().rev();
         let mut held: Vec<usize> = all
             .copied()
             .filter(|n| names.insert(&self.items[*n].name))

@@ -2,10 +2,10 @@
 
 use super::graveyard::Graveyard;
 use super::{age, is_older, reason, trimmed};
-use crate::admin::{shown, text};
+use crate::admin::{shown, size, text};
 use crate::base::Result;
-use crate::format::Attr;
-use crate::index::Deleted;
+use crate::format::{Attr, SegmentState};
+use crate::index::{Deleted, SegmentUse};
 use crate::volume::Volume;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -36,10 +36,25 @@ pub struct DeletedList {
     /// In the order of deletion.
     pub deleted: Vec<DeletedLine>,
     pub gc_grace_seconds: f64,
+    /// The path that was asked for.
+    #[serde(default)]
+    pub below: Option<String>,
+    /// What nothing refers to takes more than `gc_keep` of the live bytes, as far as it goes: the
+    /// oldest of it is given back before its grace is over.
+    #[serde(default)]
+    pub beyond_keep: Option<BeyondKeep>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BeyondKeep {
+    pub unreferenced_bytes: u64,
+    /// How much of it may wait.
+    pub keep_bytes: u64,
 }
 
 /// What was deleted at a path or below it; without one, everything, a deleted tree as one line.
 pub fn deleted(volume: &Volume, path: Option<&str>) -> Result<DeletedList> {
+    let below = path.map(|p| text(trimmed(p)));
     let path = path.map(trimmed);
     let lines = volume.read(|index| {
         let yard = Graveyard::new(index, None);
@@ -55,6 +70,21 @@ pub fn deleted(volume: &Volume, path: Option<&str>) -> Result<DeletedList> {
     Ok(DeletedList {
         deleted: lines,
         gc_grace_seconds: volume.config().gc_grace.as_secs_f64(),
+        below,
+        beyond_keep: beyond_keep(volume),
+    })
+}
+
+fn beyond_keep(volume: &Volume) -> Option<BeyondKeep> {
+    let idle = |s: &SegmentUse| s.row.state == SegmentState::Sealed && s.live.extents == 0;
+    let (live_bytes, unreferenced_bytes) = volume.read(|index| {
+        let idle = index.segments().filter(|s| idle(s));
+        (index.live_bytes(), idle.map(|s| s.row.size).sum())
+    });
+    let keep_bytes = volume.duty().ok()?.keep_bytes(live_bytes);
+    (unreferenced_bytes > keep_bytes).then_some(BeyondKeep {
+        unreferenced_bytes,
+        keep_bytes,
     })
 }
 
@@ -127,7 +157,15 @@ fn span(seconds: f64) -> String {
 impl fmt::Display for DeletedList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.deleted.is_empty() {
-            return write!(f, "nothing that was deleted is remembered");
+            return match self.below.as_deref() {
+                None | Some("") => write!(f, "nothing that was deleted is remembered"),
+                Some(path) => write!(
+                    f,
+                    "nothing that was deleted at or below /{} is remembered; `stowfs deleted` without a \
+                     path lists everything that is",
+                    shown(path)
+                ),
+            };
         }
         writeln!(
             f,
@@ -138,6 +176,7 @@ impl fmt::Display for DeletedList {
             let kept = match (&line.lost, line.seconds_left) {
                 (Some(_), _) => "no".to_string(),
                 (None, left) if left < 1.0 => "may go at any time".to_string(),
+                (None, left) if self.beyond_keep.is_some() => format!("for at most {}", span(left)),
                 (None, left) => format!("for {}", span(left)),
             };
             write!(
@@ -155,6 +194,15 @@ impl fmt::Display for DeletedList {
                 None if line.exists => writeln!(f, " (something has this path now)")?,
                 None => writeln!(f)?,
             }
+        }
+        if let Some(beyond) = &self.beyond_keep {
+            write!(
+                f,
+                "what nothing refers to takes {}, more than the {} that gc-keep allows: the oldest goes \
+                 before its time",
+                size(beyond.unreferenced_bytes),
+                size(beyond.keep_bytes)
+            )?;
         }
         Ok(())
     }

@@ -42,6 +42,30 @@ pub(super) struct Plan<'a> {
     pub done: Undeleted,
 }
 
+/// Something that may come back.
+#[derive(Clone, Copy)]
+struct Candidate {
+    n: usize,
+    /// The deleted tree that it is part of: what its age is compared to.
+    since: usize,
+}
+
+impl Candidate {
+    fn alone(n: usize) -> Candidate {
+        Candidate { n, since: n }
+    }
+}
+
+/// A directory that something comes back into.
+struct Level {
+    /// None: it comes back itself.
+    living: Option<Ino>,
+    home: Home,
+    path: Vec<u8>,
+    /// Directories that were at its path and were deleted.
+    gone: Vec<Candidate>,
+}
+
 struct Maker<'a, 'p> {
     volume: &'a Volume,
     yard: &'a Graveyard<'p>,
@@ -76,7 +100,14 @@ impl<'a> Plan<'a> {
         if options.into {
             plan.base = existing_dir(index, path)?;
             plan.done.path = text(path);
-            plan.merge(&maker, found)?;
+            let gone = match options.id {
+                Some(_) => found.into_iter().collect(),
+                None => yard.all_at(path),
+            };
+            let dirs = gone
+                .into_iter()
+                .filter(|n| Graveyard::is_dir(&yard.items[*n]));
+            plan.merge(&maker, dirs.map(Candidate::alone).collect())?;
         } else {
             let top = found.ok_or_else(|| unknown(path, None))?;
             let to = options.to.as_deref().map_or(path, trimmed);
@@ -89,7 +120,7 @@ impl<'a> Plan<'a> {
                 false => Home::Made,
             };
             plan.done.path = text(to);
-            plan.add(&maker, top, top, name.to_vec(), home)?;
+            plan.add(&maker, top, name.to_vec(), home)?;
         }
         if plan.nodes.is_empty() {
             return Err(nothing(path, &plan.done));
@@ -98,102 +129,150 @@ impl<'a> Plan<'a> {
     }
 
     /// Brings back into directories that exist what they lack: what was deleted in them, and what
-    /// the directories held that were at their paths before (`gone`: the one of the base).
-    fn merge(&mut self, maker: &Maker<'_, '_>, gone: Option<usize>) -> Result<()> {
-        let yard = maker.yard;
-        let mut left = vec![(self.base, self.done.path.clone().into_bytes(), gone)];
-        while let Some((dir, path, gone)) = left.pop() {
-            // Of each name that which was deleted last, with what its age is compared to.
-            let mut names: BTreeMap<&[u8], (usize, usize)> = BTreeMap::new();
-            let before = gone.filter(|n| Graveyard::is_dir(&yard.items[*n]));
-            for n in before.map_or(Vec::new(), |top| yard.held(yard.items[top].ino)) {
-                names.insert(&yard.items[n].name, (n, before.unwrap_or(n)));
-            }
-            // Who names one of several trees wants that one alone.
-            if maker.options.id.is_none() || dir != self.base {
-                for n in yard.held(dir) {
-                    let known = names.get(&yard.items[n].name[..]);
-                    if known.is_none_or(|(other, _)| *other < n) {
-                        names.insert(&yard.items[n].name, (n, n));
-                    }
-                }
-            }
-            for (name, (n, top)) in names {
-                let Some(living) = self.index.lookup(dir, name) else {
-                    self.add(maker, n, top, name.to_vec(), Home::Dir(dir))?;
+    /// all directories held that were at their paths before (`gone`: those at that of the base). At
+    /// each path that which was deleted last.
+    fn merge(&mut self, maker: &Maker<'_, '_>, gone: Vec<Candidate>) -> Result<()> {
+        let mut left = vec![Level {
+            living: Some(self.base),
+            home: Home::Dir(self.base),
+            path: self.done.path.clone().into_bytes(),
+            gone,
+        }];
+        while let Some(level) = left.pop() {
+            for (name, found) in self.names(maker, &level) {
+                let Some(last) = found.last().copied() else {
                     continue;
                 };
-                let mut at = path.clone();
-                if !at.is_empty() {
-                    at.push(b'/');
-                }
-                at.extend_from_slice(name);
-                let both = Graveyard::is_dir(&yard.items[n])
-                    && self.index.attr(living).is_some_and(|a| a.is_dir());
-                if both {
-                    left.push((living, at, Some(n)));
-                    continue;
-                }
-                self.done.exist += 1;
-                if self.done.existing.len() < NAMED {
-                    self.done.existing.push(text(&at));
-                }
+                let is_dir = |c: &Candidate| Graveyard::is_dir(&maker.yard.items[c.n]);
+                let path = joined(&level.path, name);
+                let living = level.living.and_then(|dir| self.index.lookup(dir, name));
+                let gone: Vec<Candidate> = found.into_iter().filter(is_dir).collect();
+                let home = match living {
+                    None => match self.place(maker, last, name, level.home, 1)? {
+                        Some(node) if is_dir(&last) => Home::Node(node),
+                        Some(_) => continue,
+                        None => {
+                            self.done.older += maker.yard.tree(last.n).len() as u64 - 1;
+                            continue;
+                        }
+                    },
+                    Some(dir) if !gone.is_empty() && self.is_dir(dir) => Home::Dir(dir),
+                    Some(_) => {
+                        self.note_existing(&path);
+                        continue;
+                    }
+                };
+                left.push(Level {
+                    living,
+                    home,
+                    path,
+                    gone,
+                });
             }
         }
         Ok(())
     }
 
-    /// Adds an item with all that is below it. What had gone long before `since` is left out.
-    fn add(
+    /// What was deleted at each name of a directory, in the order of deletion.
+    fn names<'y>(
+        &self,
+        maker: &Maker<'y, '_>,
+        level: &Level,
+    ) -> BTreeMap<&'y [u8], Vec<Candidate>> {
+        let yard = maker.yard;
+        let mut all: Vec<Candidate> = Vec::new();
+        for dir in &level.gone {
+            let held = yard.within(yard.items[dir.n].ino);
+            all.extend(held.iter().map(|n| Candidate {
+                n: *n,
+                since: dir.since,
+            }));
+        }
+        // Who names one of several trees wants that one alone.
+        if maker.options.id.is_none() || level.living != Some(self.base) {
+            let own = level.living.map_or(&[][..], |dir| yard.within(dir));
+            all.extend(own.iter().map(|n| Candidate::alone(*n)));
+        }
+        all.sort_unstable_by_key(|c| c.n);
+        let mut names: BTreeMap<&[u8], Vec<Candidate>> = BTreeMap::new();
+        for candidate in all {
+            let name = &yard.items[candidate.n].name[..];
+            names.entry(name).or_default().push(candidate);
+        }
+        names
+    }
+
+    fn is_dir(&self, ino: Ino) -> bool {
+        self.index.attr(ino).is_some_and(|a| a.is_dir())
+    }
+
+    fn note_existing(&mut self, path: &[u8]) {
+        self.done.exist += 1;
+        if self.done.existing.len() < NAMED {
+            self.done.existing.push(text(path));
+        }
+    }
+
+    /// Adds an item with all that is below it. What had gone long before it is left out.
+    fn add(&mut self, maker: &Maker<'_, '_>, top: usize, name: Vec<u8>, home: Home) -> Result<()> {
+        let tree = maker.yard.tree(top);
+        // Places in the tree and in the plan differ: some are left out.
+        let mut placed: Vec<Option<usize>> = Vec::with_capacity(tree.len());
+        for (n, parent) in &tree {
+            let (name, home) = match parent.map(|p| placed[p]) {
+                None => (&name[..], home),
+                Some(Some(node)) => (&maker.yard.items[*n].name[..], Home::Node(node)),
+                Some(None) => {
+                    self.done.older += 1;
+                    placed.push(None);
+                    continue;
+                }
+            };
+            let candidate = Candidate { n: *n, since: top };
+            placed.push(self.place(maker, candidate, name, home, tree.len())?);
+        }
+        Ok(())
+    }
+
+    /// Adds one item. None: it is left out. `names`: how many come with it.
+    fn place(
         &mut self,
         maker: &Maker<'_, '_>,
-        top: usize,
-        since: usize,
-        name: Vec<u8>,
+        candidate: Candidate,
+        name: &[u8],
         home: Home,
-    ) -> Result<()> {
+        names: usize,
+    ) -> Result<Option<usize>> {
         let Maker {
             volume,
             yard,
             options,
         } = *maker;
-        let tree = yard.tree(top);
-        // Places in the tree and in the plan differ: some are left out.
-        let mut placed: Vec<Option<usize>> = Vec::with_capacity(tree.len());
-        for (n, parent) in &tree {
-            let item = &yard.items[*n];
-            let orphaned = parent.is_some_and(|p| placed[p].is_none());
-            if orphaned || is_older(volume, &yard.items[since], item) {
-                self.done.older += 1;
-                placed.push(None);
-                continue;
-            }
-            if let Some(damage) = yard.damage(item) {
-                if !options.partial && !options.into {
-                    return Err(lost(volume, yard, item, &damage, tree.len()));
-                }
-                self.done.lost += 1;
-                placed.push(None);
-                continue;
-            }
-            placed.push(Some(self.nodes.len()));
-            match item.attr.filter(|_| Graveyard::is_dir(item)) {
-                Some(_) => self.done.directories += 1,
-                None => {
-                    self.done.files += 1;
-                    self.done.bytes += item.attr.map_or(0, |a| a.size);
-                }
-            }
-            self.nodes.push(Node {
-                item: item.clone(),
-                home: parent.and_then(|p| placed[p]).map_or(home, Home::Node),
-                name: match parent {
-                    Some(_) => item.name.clone(),
-                    None => name.clone(),
-                },
-            });
+        let item = &yard.items[candidate.n];
+        if is_older(volume, &yard.items[candidate.since], item) {
+            self.done.older += 1;
+            return Ok(None);
         }
-        Ok(())
+        if let Some(damage) = yard.damage(item) {
+            if !options.partial && !options.into {
+                return Err(lost(volume, yard, item, &damage, names));
+            }
+            self.done.lost += 1;
+            return Ok(None);
+        }
+        match Graveyard::is_dir(item) {
+            true => self.done.directories += 1,
+            false => {
+                self.done.files += 1;
+                self.done.bytes += item.attr.map_or(0, |a| a.size);
+            }
+        }
+        self.nodes.push(Node {
+            item: item.clone(),
+            home,
+            name: name.to_vec(),
+        });
+        Ok(Some(self.nodes.len() - 1))
     }
 
     /// Where a directory is, or would be.
@@ -234,6 +313,13 @@ impl<'a> Plan<'a> {
         let dead = self.nodes.iter().filter(|node| !node.item.alive);
         let streams = dead.flat_map(|node| self.index.deleted_plain(node.item.ino));
         streams.filter(|s| !plain.knows(*s)).collect()
+    }
+}
+
+fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    match dir.is_empty() {
+        true => name.to_vec(),
+        false => [dir, b"/", name].concat(),
     }
 }
 
