@@ -72,14 +72,15 @@ async fn damaged_data_is_found_with_path_offset_and_file() {
     let (at, head) = all
         .into_iter()
         .find_map(|(at, _, f)| match f {
-            Frame::Data { head, .. } => Some((at + head.head_len(), head)),
+            Frame::Data { head, .. } => Some((at, head)),
             Frame::Record(_) => None,
         })
         .unwrap();
-    flip(&cluster, &path, at + 5);
+    flip(&cluster, &path, at + head.head_len() + 5);
     let report = check(&cluster).await;
     assert_eq!(report.problems.len(), 1, "{report}");
     let problem = &report.problems[0];
+    // Where the frame begins: that is what scrub says, too.
     assert_eq!((&problem.path, problem.offset), (&path, Some(at as u64)));
     let file = problem.file.as_ref().unwrap();
     let volume = open(&host(&cluster)).await.unwrap();

@@ -248,3 +248,32 @@ async fn in_the_background_all_is_read_once_in_its_time() {
     assert!((3.0..5.0).contains(&read), "{read} times in four periods");
     assert_eq!(t.volume().scrub().state().damage, Vec::new());
 }
+
+/// The two named different places for one damage, in different words.
+#[tokio::test(start_paused = true)]
+async fn fsck_says_the_same_of_the_same_damage() {
+    let cluster = MemoryCluster::new(9);
+    let t = open(&cluster, config()).await;
+    fill(&t, 30).await;
+    let path = damage(&cluster, &content(7, 700), |bytes| bytes[30] ^= 1);
+    let state = scrub(&t, 0).await;
+    let [found] = &state.damage[..] else {
+        panic!("{:?}", state.damage);
+    };
+    let store: Arc<dyn Store> = cluster.host("two");
+    let report = stowfs::admin::fsck(store, &Default::default())
+        .await
+        .unwrap();
+    let damaged = report.problems.iter().find(|p| p.file.is_some()).unwrap();
+    assert_eq!(damaged.path, path, "{report}");
+    assert_eq!(
+        (&damaged.path, damaged.offset, &damaged.what),
+        (&found.path, Some(found.offset), &found.what),
+        "{report}"
+    );
+    let text = damaged.to_string();
+    assert!(
+        text.ends_with("; this damages /d/7") && !text.contains("Ino("),
+        "{text}"
+    );
+}

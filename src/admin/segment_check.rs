@@ -9,6 +9,7 @@ use crate::base::{ErrorKind, Ino, Result, SegmentName};
 use crate::format::segment::HEADER_LEN;
 use crate::format::{Extent, Origin, SegmentRow, SegmentState};
 use crate::store::Store;
+use crate::upkeep::scrub::wrong_block;
 use std::collections::BTreeSet;
 
 pub(super) struct Job {
@@ -80,7 +81,9 @@ impl Job {
 
     fn at(&self, walk: &Walk, e: &Extent, what: String) -> Problem {
         let base = self.row.as_ref().map(|r| r.base).or(walk.base);
-        let offset = e.pos.checked_sub(base.unwrap_or(0));
+        // Where its frame begins, as scrub says it, if there is one.
+        let pos = walk.data.get(&e.pos).map_or(e.pos, |frame| frame.pos);
+        let offset = pos.checked_sub(base.unwrap_or(0));
         Problem {
             path: self.found.path.clone(),
             offset: offset.map(|at| at + HEADER_LEN as u64),
@@ -169,10 +172,10 @@ impl Job {
         let used: BTreeSet<u64> = self.extents.iter().map(|(_, e)| e.pos).collect();
         let unused = walk.data.values().filter(|d| !used.contains(&d.payload()));
         for frame in unused.filter(|d| !d.bad_blocks.is_empty()) {
-            let (path, pos) = (&self.found.path, frame.pos);
-            report.note(format!(
-                "{path}: data at position {pos} is damaged, but no file uses it"
-            ));
+            let path = &self.found.path;
+            let at = HEADER_LEN as u64 + frame.pos.saturating_sub(walk.base.unwrap_or(frame.pos));
+            let what = wrong_block(frame.bad_blocks[0] as usize);
+            report.note(format!("{path} at offset {at}: {what}; no file uses it"));
         }
     }
 
@@ -192,7 +195,7 @@ impl Job {
             && (header.stream, header.base) != (row.stream, row.base)
         {
             let text = format!(
-                "the header says position {} of {:?}, the log {} of {:?}",
+                "the header says position {} of stream {}, the log {} of stream {}",
                 header.base, header.stream, row.base, row.stream
             );
             report.problem(path, Some(0), text);

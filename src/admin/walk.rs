@@ -13,6 +13,7 @@ use crate::format::segment::{Footer, HEADER_LEN, SegmentHeader, TRAILER_LEN};
 use crate::format::{BLOCK, Extent, RecordFrame};
 use crate::log::Window;
 use crate::store::{Reader, Store};
+use crate::upkeep::scrub::wrong_block;
 use std::collections::BTreeMap;
 
 const HEAD: u64 = HEADER_LEN as u64;
@@ -31,11 +32,12 @@ impl DataFound {
         self.pos + self.head.head_len() as u64
     }
 
-    /// Whether all bytes of an extent in this frame are good.
-    pub fn holds(&self, skip: u32, len: u32) -> bool {
+    /// The first block of an extent that does not match its checksum.
+    fn first_bad(&self, skip: u32, len: u32) -> Option<u32> {
         let first = skip / BLOCK as u32;
         let last = (skip as u64 + len as u64).div_ceil(BLOCK as u64) as u32;
-        !self.bad_blocks.iter().any(|b| (first..last).contains(b))
+        let mut bad = self.bad_blocks.iter().copied();
+        bad.find(|b| (first..last).contains(b))
     }
 }
 
@@ -74,8 +76,10 @@ impl Walk {
                 "a data frame of {} bytes where one of {} was expected",
                 d.head.len, e.frame
             )),
-            Some(d) if !d.holds(e.skip, e.len) => Err("data does not match its checksum".into()),
-            Some(_) => Ok(()),
+            Some(d) => match d.first_bad(e.skip, e.len) {
+                Some(block) => Err(wrong_block(block as usize)),
+                None => Ok(()),
+            },
         }
     }
 
@@ -214,7 +218,7 @@ impl Walker {
                 Parsed::Frame { prefix, frame } => {
                     let other = self.epoch.filter(|e| *e != prefix.epoch);
                     return Ok(match other {
-                        Some(e) => Err(format!("a frame of {:?} in {e:?}", prefix.epoch)),
+                        Some(e) => Err(format!("a frame of epoch {} in epoch {e}", prefix.epoch)),
                         None => Ok((prefix, frame)),
                     });
                 }

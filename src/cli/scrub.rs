@@ -3,7 +3,7 @@
 use super::args::ScrubArgs;
 use super::control::{Commands, ask};
 use super::{Exit, admin, client, complain};
-use crate::admin::shown;
+use crate::admin::Problem;
 use crate::base::{Error, ErrorKind, Result};
 use crate::upkeep::scrub::Damage;
 use crate::volume::Volume;
@@ -53,6 +53,23 @@ impl Damaged {
             path: found.path.clone(),
             offset: found.offset,
             what: found.what.clone(),
+        }
+    }
+}
+
+impl Damaged {
+    /// As fsck says it.
+    fn problem(&self) -> Problem {
+        let unused = if self.file.is_none() {
+            "; no file uses it"
+        } else {
+            ""
+        };
+        Problem {
+            path: self.path.clone(),
+            offset: Some(self.offset),
+            file: self.file.as_ref().map(|name| format!("/{name}")),
+            what: format!("{}{unused}", self.what),
         }
     }
 }
@@ -142,9 +159,7 @@ fn request(socket: &Path, request: &Value) -> Result<Summary> {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for d in &self.damage {
-            let file = d.file.as_ref().map(|f| format!("/{}", shown(f)));
-            let file = file.unwrap_or_else(|| "no file".into());
-            writeln!(f, "{file}: {} at offset {}: {}", d.path, d.offset, d.what)?;
+            writeln!(f, "problem: {}", d.problem())?;
         }
         write!(
             f,

@@ -41,8 +41,8 @@ impl Index {
 
     fn label(&self, ino: Ino) -> String {
         match self.path(ino) {
-            Some(p) => format!("/{} ({ino:?})", String::from_utf8_lossy(&p)),
-            None => format!("{ino:?}"),
+            Some(p) => format!("/{} (inode {ino})", String::from_utf8_lossy(&p)),
+            None => format!("inode {ino}"),
         }
     }
 
@@ -54,7 +54,7 @@ impl Index {
                 let Some(child) = self.inode(e.ino) else {
                     let name = String::from_utf8_lossy(e.name);
                     bad.push(format!(
-                        "{}: entry {name:?} names {:?}, which does not exist",
+                        "{}: entry {name:?} names inode {}, which does not exist",
                         self.label(*ino),
                         e.ino
                     ));
@@ -123,7 +123,12 @@ impl Index {
 
     fn check_place(&self, ino: Ino, e: &Extent, bad: &mut Vec<String>) {
         if let Some(wrong) = self.misplaced(e) {
-            bad.push(format!("{}: {e:?} is {wrong}", self.label(ino)));
+            let at = format!("bytes {} to {}", e.off, e.end());
+            let place = format!("stream {} at {}", e.stream, e.pos);
+            bad.push(format!(
+                "{}: {at}, in {place}, are {wrong}",
+                self.label(ino)
+            ));
         }
     }
 
@@ -169,7 +174,7 @@ impl Index {
                 match self.parent(*last) {
                     Some(up) if seen.insert(up) => way.push(up),
                     Some(_) => {
-                        bad.push(format!("{dir:?}: in a cycle of directories"));
+                        bad.push(format!("{}: in a cycle of directories", self.label(*dir)));
                         break;
                     }
                     // Removed while it was open; its link count was checked.
@@ -195,7 +200,7 @@ impl Index {
         for (kept, right) in self.segments().zip(fresh.segments()) {
             if kept.live != right.live {
                 bad.push(format!(
-                    "segment {}: {:?} counted, {:?} found",
+                    "segment {}: {} counted, {} found",
                     kept.row.name, kept.live, right.live
                 ));
             }
@@ -207,7 +212,7 @@ impl Index {
         for stream in streams {
             let (kept, right): (Live, Live) = (self.live_outside(stream), fresh.outside(stream));
             if kept != right {
-                bad.push(format!("{stream:?}: {kept:?} counted, {right:?} found"));
+                bad.push(format!("stream {stream}: {kept} counted, {right} found"));
             }
         }
     }

@@ -10,12 +10,19 @@ use crate::base::{Pos, SegmentName, StreamId};
 use crate::format::{Extent, SegmentRow, SegmentState};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// What files use of something. Bytes that two files share (a clone) count twice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Live {
     pub bytes: u64,
     pub extents: u64,
+}
+
+impl fmt::Display for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes in {} extents", self.bytes, self.extents)
+    }
 }
 
 impl Live {

@@ -199,7 +199,7 @@ impl Scrub {
         for (ino, file) in files {
             let name = String::from_utf8_lossy(&file).into_owned();
             tracing::error!(
-                "scrub: /{name} ({ino:?}) is damaged: {path} at offset {offset}: {}; restore it \
+                "scrub: {path} at offset {offset}: {}; this damages /{name} (inode {ino}): restore it \
                  from elsewhere, or delete it",
                 bad.what
             );
@@ -315,8 +315,12 @@ fn wrong_blocks(frame: &Frame, bytes: &[u8]) -> Option<String> {
         return None; // the checksum of a record is checked by parsing
     };
     let payload = bytes.get(head.head_len()..)?.get(..head.len as usize)?;
-    first_wrong(head, payload)
-        .map(|block| format!("block {block} of the frame does not match its checksum"))
+    first_wrong(head, payload).map(wrong_block)
+}
+
+/// What scrub and fsck say of the first bad block of a frame of data.
+pub fn wrong_block(block: usize) -> String {
+    format!("block {block} of the data here does not match its checksum")
 }
 
 fn first_wrong(head: &DataHead, payload: &[u8]) -> Option<usize> {
