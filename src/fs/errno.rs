@@ -66,7 +66,9 @@ impl From<Error> for Errno {
         };
         match e.kind() {
             // Said once, by the volume; every call fails with it from then on.
-            ErrorKind::Fenced | ErrorKind::Vanished => tracing::debug!("{errno} for a program: {e}"),
+            ErrorKind::Fenced | ErrorKind::Vanished => {
+                tracing::debug!("{errno} for a program: {e}")
+            }
             _ => tracing::error!("{errno} for a program: {e}"),
         }
         errno

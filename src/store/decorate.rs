@@ -1,7 +1,7 @@
 //! What all decorators share: a store, its writers and its readers, with something around each
 //! call.
 
-use super::{FileInfo, OpenVisibility, Reader, Store, StorePath, Usage, Writer};
+use super::{FileInfo, LeftOut, OpenVisibility, Reader, Store, StorePath, Usage, Writer};
 use crate::base::{Error, ErrorKind, Result, Timestamp};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -196,6 +196,11 @@ impl<A: Around> Store for Decorated<A> {
             },
             self.inner.mkdir(path)
         )
+    }
+
+    async fn left_out(&self, path: &StorePath) -> Result<Vec<LeftOut>> {
+        let op = Op::List;
+        repeat!(self.around, Call { op, path }, self.inner.left_out(path))
     }
 
     async fn is_open(&self, path: &StorePath) -> Result<bool> {

@@ -65,6 +65,14 @@ pub struct Usage {
     pub available: u64,
 }
 
+/// An entry that is no part of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Of a name that is not UTF-8 other bytes are escaped, as in `\xff`.
+    pub name: String,
+    pub what: &'static str,
+}
+
 /// A tree of append-only files.
 ///
 /// Every call is bounded in time by the backend or by a decorator: it ends with a result or an
@@ -91,6 +99,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// The entries of a directory, by name. A listing is whole or an error, never cut.
     async fn list(&self, path: &StorePath) -> Result<Vec<FileInfo>>;
+
+    /// What a directory holds that `list` leaves out, because it is neither file nor directory or its
+    /// name is not UTF-8. Not to be called on every listing.
+    async fn left_out(&self, _path: &StorePath) -> Result<Vec<LeftOut>> {
+        Ok(Vec::new())
+    }
 
     /// Makes a directory and its missing parents, with mode 0700. An existing directory is fine.
     /// Durable when it returns.

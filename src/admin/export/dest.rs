@@ -144,6 +144,10 @@ impl Dest {
     pub async fn begin(&self) -> Result<()> {
         self.begun.store(true, Ordering::Relaxed);
         let naming = format!("making {}", self.parent_url);
+        if let Some(dir) = self.local.clone() {
+            // As any program makes them, and not for their owner alone as those of a store.
+            local::make_parents(dir).await.context(&naming)?;
+        }
         self.store.mkdir("").await.context(naming)
     }
 

@@ -20,6 +20,21 @@ pub(super) async fn make_dir(at: PathBuf) -> Result<()> {
     blocking(move || Ok(std::fs::create_dir(at)?)).await
 }
 
+/// Their modes are those that the umask leaves.
+pub(super) async fn make_parents(dir: PathBuf) -> Result<()> {
+    blocking(move || {
+        let missing: Vec<&Path> = dir.ancestors().take_while(|d| !d.exists()).collect();
+        std::fs::create_dir_all(&dir)?;
+        for made in missing {
+            if let Some(above) = made.parent() {
+                File::open(above)?.sync_all()?;
+            }
+        }
+        Ok(())
+    })
+    .await
+}
+
 pub(super) async fn remove(at: PathBuf) -> Result<()> {
     blocking(move || Ok(std::fs::remove_file(at)?)).await
 }

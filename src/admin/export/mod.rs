@@ -103,6 +103,9 @@ pub async fn export(
         },
     };
     let items = exporter.walk(path).await?;
+    if let Some(top) = items.first() {
+        check_top(top, path, dest)?;
+    }
     dest.begin().await?;
     let copied = exporter.copy(&items, progress).await;
     let done = match copied {
@@ -124,6 +127,17 @@ pub async fn export(
         Error::new(e.kind(), text)
     })?;
     Ok(report)
+}
+
+/// In a tree such things are left out; alone they leave nothing to export.
+fn check_top(top: &Item, path: &str, dest: &Dest) -> Result<()> {
+    let what = match top.kind {
+        Kind::Special => "a fifo, socket or device, and only files, directories and links are",
+        Kind::Symlink if !dest.is_local() => "a symbolic link, and HDFS has none",
+        _ => return Ok(()),
+    };
+    let text = format!("/{path} is not exported: it is {what}");
+    Err(Error::new(ErrorKind::Unsupported, text))
 }
 
 /// What would fail for every other file as well.

@@ -6,7 +6,7 @@ mod recover;
 mod tree;
 mod writer;
 
-use super::{FileInfo, OpenVisibility, Reader, Store, StorePath, Usage, Writer, path};
+use super::{FileInfo, LeftOut, OpenVisibility, Reader, Store, StorePath, Usage, Writer, path};
 use crate::base::{Clock, Context, Error, ErrorKind, Result, SystemClock, Timestamp};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -89,6 +89,10 @@ impl Store for LocalStore {
     async fn list(&self, path: &StorePath) -> Result<Vec<FileInfo>> {
         let names = self.names.clone();
         self.run(path, move |full| tree::list(full, &names)).await
+    }
+
+    async fn left_out(&self, path: &StorePath) -> Result<Vec<LeftOut>> {
+        self.run(path, tree::left_out).await
     }
 
     async fn mkdir(&self, path: &StorePath) -> Result<()> {

@@ -2,12 +2,13 @@
 
 use super::{DIR_MODE, sync_parent};
 use crate::base::{Context, Error, ErrorKind, Result, Timestamp};
-use crate::store::{FileInfo, Usage};
+use crate::store::{FileInfo, LeftOut, Usage};
 use nix::unistd::{Gid, Group, Uid, User};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, FileTimes, Metadata, Permissions};
 use std::io::ErrorKind as Io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
@@ -32,12 +33,34 @@ pub(super) fn list(path: &Path, names: &Names) -> Result<Vec<FileInfo>> {
             // One such file must not keep a whole root from being used.
             match entry.file_name().into_string() {
                 Ok(name) => entries.push(info(name, &found, names)),
-                Err(name) => tracing::warn!("{name:?} is left out: its name is not UTF-8"),
+                Err(name) => tracing::debug!("{name:?} is left out: its name is not UTF-8"),
             }
         }
     }
     entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     Ok(entries)
+}
+
+/// What `list` leaves out.
+pub(super) fn left_out(path: &Path) -> Result<Vec<LeftOut>> {
+    let mut found = Vec::new();
+    for entry in path.read_dir()? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        let (name, is_text) = match entry.file_name().into_string() {
+            Ok(name) => (name, true),
+            Err(name) => (name.as_bytes().escape_ascii().to_string(), false),
+        };
+        let what = match (kind.is_file() || kind.is_dir(), kind.is_symlink()) {
+            (true, _) if is_text => continue,
+            (true, _) => "its name is not UTF-8",
+            (false, true) => "a symbolic link, which may lead out of the root",
+            (false, false) => "a fifo, socket or device",
+        };
+        found.push(LeftOut { name, what });
+    }
+    found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
 }
 
 pub(super) fn mkdir(path: &Path) -> Result<()> {

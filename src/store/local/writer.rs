@@ -82,9 +82,7 @@ impl Created {
             Err(Error::new(ErrorKind::Other, text))
         };
         match std::fs::symlink_metadata(&self.path) {
-            Ok(now) if (now.dev(), now.ino()) != self.dev_ino => {
-                lost("it was replaced by another")
-            }
+            Ok(now) if (now.dev(), now.ino()) != self.dev_ino => lost("it was replaced by another"),
             Ok(now) if now.mode() & 0o200 == 0 => lost("it was recovered"),
             Ok(_) => Ok(()),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {

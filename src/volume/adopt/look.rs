@@ -3,7 +3,7 @@
 use crate::base::error::Context;
 use crate::base::{Error, ErrorKind, Result, Timestamp};
 use crate::segment::META_DIR;
-use crate::store::{FileInfo, Store, path};
+use crate::store::{FileInfo, LeftOut, Store, path};
 use futures::future::{join_all, try_join_all};
 use std::time::Duration;
 
@@ -48,7 +48,8 @@ pub async fn look(store: &dyn Store, at: &str) -> Result<Look> {
     Ok(Look { found, unfinished })
 }
 
-/// What is there, and the directories that cannot be looked into.
+/// What is there, and what cannot be taken in whoever writes it: directories that may not be listed,
+/// and what is no plain file.
 async fn walk(store: &dyn Store, at: &str) -> Result<(Vec<Plain>, Vec<Refused>)> {
     path::check(at)?;
     if at.split('/').next() == Some(META_DIR) {
@@ -68,8 +69,10 @@ async fn walk(store: &dyn Store, at: &str) -> Result<(Vec<Plain>, Vec<Refused>)>
         let mut listings = Vec::new();
         for some in level.chunks(AT_ONCE) {
             let jobs = some.iter().map(|dir| list(store, dir));
-            let listed = try_join_all(jobs).await?;
-            listings.extend(some.iter().cloned().zip(listed));
+            for (dir, (entries, strange)) in some.iter().zip(try_join_all(jobs).await?) {
+                closed.extend(strange);
+                listings.push((dir.clone(), entries));
+            }
         }
         level = Vec::new();
         for (dir, entries) in listings {
@@ -113,13 +116,25 @@ async fn listed(store: &dyn Store, at: &str) -> Result<Plain> {
     Ok(Plain { path, info })
 }
 
-/// None if it may not be listed.
-async fn list(store: &dyn Store, dir: &str) -> Result<Option<Vec<FileInfo>>> {
-    match store.list(dir).await {
+/// No entries if it may not be listed.
+type Listing = (Option<Vec<FileInfo>>, Vec<Refused>);
+
+async fn list(store: &dyn Store, dir: &str) -> Result<Listing> {
+    let both = async { Ok::<_, Error>((store.list(dir).await?, store.left_out(dir).await?)) };
+    match both.await {
         // It was removed since its parent was listed.
-        Err(e) if e.is(ErrorKind::NotFound) && !dir.is_empty() => Ok(Some(Vec::new())),
-        Err(e) if e.is(ErrorKind::Denied) && !dir.is_empty() => Ok(None),
-        listed => listed.map(Some).context(format_args!("listing /{dir}")),
+        Err(e) if e.is(ErrorKind::NotFound) && !dir.is_empty() => {
+            Ok((Some(Vec::new()), Vec::new()))
+        }
+        Err(e) if e.is(ErrorKind::Denied) && !dir.is_empty() => Ok((None, Vec::new())),
+        Err(e) => Err(e.context(format_args!("listing /{dir}"))),
+        Ok((entries, strange)) => {
+            let refuse = |found: LeftOut| Refused {
+                path: path::join(dir, &found.name),
+                why: found.what.to_string(),
+            };
+            Ok((Some(entries), strange.into_iter().map(refuse).collect()))
+        }
     }
 }
 

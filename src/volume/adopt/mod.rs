@@ -56,6 +56,9 @@ impl Volume {
     }
 }
 
+/// What was left out that the log names.
+const NAMED: usize = 50;
+
 /// Registers every plain file and directory below the root, once in the life of a root; what a
 /// crash interrupted goes on where it was. Files that are being written are left out. Returns how
 /// many files.
@@ -64,12 +67,15 @@ pub(super) async fn register_plain_files(volume: &Volume) -> Result<u64> {
         return Ok(0);
     }
     let plan = volume.plan_adoption("").await?;
-    for left in plan.refused.iter().chain(&plan.notes) {
+    let left = plan.refused.iter().chain(&plan.notes);
+    for Refused { path, why } in left.clone().take(NAMED) {
         tracing::warn!(
-            "plain file /{} is not readable through the mount: {}; `stowfs adopt` takes it in later",
-            left.path,
-            left.why
+            "/{path} is not readable through the mount: {why}; `stowfs adopt` takes in later what can be"
         );
+    }
+    if left.clone().count() > NAMED {
+        let more = left.count() - NAMED;
+        tracing::warn!("{more} more are not readable; `stowfs adopt --dry-run` tells which");
     }
     let done = volume.adopt(&plan).await?;
     volume.note_adopted()?;
