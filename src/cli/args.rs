@@ -204,8 +204,8 @@ pub struct FsckArgs {
 /// are. The first mount does this by itself for all that is there then.
 ///
 /// Nothing is copied; names, sizes and times (on a local store modes and owners too) stay as they
-/// are. A file that is being written, or whose name the mount has already, is left out and named, and
-/// the exit code is 1. A root that is mounted on this host is asked; another is taken over for a moment, if nobody
+/// are. What is being written, what has a name that the mount has already, and on a local store links,
+/// special files and names that are not UTF-8 are left out and named, and the exit code is 1. A root that is mounted on this host is asked; another is taken over for a moment, if nobody
 /// has it.
 #[derive(ClapArgs)]
 #[command(after_help = EXIT_CODES)]
@@ -300,7 +300,8 @@ pub struct UndeleteArgs {
     #[arg(long, value_name = "NEWPATH", conflicts_with = "into")]
     pub to: Option<PathBuf>,
     /// PATH is a directory that exists: bring back what is missing in it: what was deleted in it, and
-    /// what a directory of this path held that was deleted before. What exists stays
+    /// what all directories of this path held that were deleted before (with --id, that one), of
+    /// each name the last. What exists stays
     #[arg(long)]
     pub into: bool,
     /// Leave out what is not whole any more
