@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stowfs::base::Ino;
 use stowfs::base::config::Config;
-use stowfs::fs::{Caller, Errno, Fh, Fs, FsOptions, SetAttr, WriteMode};
+use stowfs::fs::{Caller, Errno, Fh, Fs, FsOptions, Opened, SetAttr, WriteMode};
 use stowfs::index::Index;
 use stowfs::store::Store;
 use stowfs::store::faulty::{Faults, Rates};
@@ -335,7 +335,7 @@ async fn run_faulty(seed: u64) {
     let store = with_time_out(faults.wrap(host.clone()), limits);
     let fs = mount(store).await.expect("mount");
     let made = fs.create(WHO, Ino::ROOT, "f".into(), 0o644, 0, libc::O_RDWR);
-    let (entry, fh) = made.await.expect("create");
+    let (entry, Opened { fh, .. }) = made.await.expect("create");
     let often = rng.random_range(4..40);
     faults.set_rates(Rates {
         refuse: if rng.random() { often } else { 0 },

@@ -97,7 +97,8 @@ impl Sim {
         );
         if let (Ok(entry), Ok(id)) = (entry, want) {
             self.told(id, &entry);
-            self.open.extend(handle.map(|fh| Open { id, fh }));
+            self.open
+                .extend(handle.map(|opened| Open { id, fh: opened.fh }));
         }
     }
 

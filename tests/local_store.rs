@@ -144,8 +144,10 @@ async fn a_dead_writers_file_is_kept_and_a_living_ones_is_copied() {
     let inode = |name: &str| dir.path().join(name).metadata().unwrap().ino();
     let mut alive = store.create("alive").await.unwrap();
     alive.append("abc".into()).await.unwrap();
+    alive.sync().await.unwrap();
     let mut dead = store.create("dead").await.unwrap();
     dead.append("abc".into()).await.unwrap();
+    dead.sync().await.unwrap();
     drop(dead);
     let before = (inode("alive"), inode("dead"));
     store.recover("alive").await.unwrap();
@@ -156,7 +158,8 @@ async fn a_dead_writers_file_is_kept_and_a_living_ones_is_copied() {
         "its writer could lengthen the old one"
     );
     assert_eq!(inode("dead"), before.1, "free of cost");
-    alive.append("zombie".into()).await.unwrap();
+    // More than a writer keeps in memory.
+    alive.append(vec![b'z'; 2 << 20].into()).await.unwrap();
     for name in ["alive", "dead"] {
         assert_eq!(std::fs::read(dir.path().join(name)).unwrap(), b"abc");
         assert_eq!(mode(&dir.path().join(name)), 0o400);
@@ -170,7 +173,8 @@ async fn a_dead_writers_file_is_kept_and_a_living_ones_is_copied() {
 
 /// Several recoverers against a writer in full swing: every one of them sees the same final
 /// length, which covers every sync that was acknowledged. (Without their taking turns a slow one
-/// put its older copy over a finished one.)
+/// put its older copy over a finished one. And a copy that went on to the end of the file never came
+/// there, once the writer was faster than it.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn recoverers_and_a_writer_race() {
     for round in 0..30 {

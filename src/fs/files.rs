@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) struct Handle {
     pub pin: Pin,
     pub writable: bool,
+    pub direct: bool,
     /// The end of the log when the file was opened: what was changed before is before it.
     opened_at: Pos,
 }
@@ -44,13 +45,23 @@ impl Handles {
 }
 
 impl Fs {
-    pub(super) fn add_handle(&self, pin: Pin, writable: bool) -> Fh {
-        pin.state.lock().handles += 1;
-        self.handles.add(Handle {
+    pub(super) fn add_handle(&self, pin: Pin, flags: i32, is_new: bool) -> Opened {
+        let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let begins = is_new && self.begins_direct(flags);
+        let direct = {
+            let mut state = pin.state.lock();
+            let direct = begins || state.direct_writers > 0;
+            state.handles += 1;
+            state.direct_writers += u64::from(direct && writable);
+            direct
+        };
+        let fh = self.handles.add(Handle {
             pin,
             writable,
+            direct,
             opened_at: self.volume.last_pos(),
-        })
+        });
+        Opened { fh, direct }
     }
 
     pub async fn open(&self, ino: Ino, flags: i32) -> Result<Opened> {
@@ -59,13 +70,11 @@ impl Fs {
         if attr.is_dir() {
             return Err(Errno::EISDIR);
         }
-        let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let reads = flags & libc::O_ACCMODE != libc::O_WRONLY && flags & libc::O_TRUNC == 0;
         if reads {
             self.check_plain_files(ino).await?;
         }
-        let fh = self.add_handle(pin, writable);
-        Ok(Opened { fh })
+        Ok(self.add_handle(pin, flags, false))
     }
 
     /// What a file from before stowfs consists of may have been changed behind the mount.
@@ -105,6 +114,7 @@ impl Fs {
         let last = {
             let mut state = pin.state.lock();
             state.handles -= 1;
+            state.direct_writers -= u64::from(handle.direct && handle.writable);
             state.handles == 0 && !state.is_clean()
         };
         if !last {

@@ -11,6 +11,7 @@
 mod attr;
 mod background;
 mod commit;
+mod direct;
 mod dirs;
 mod errno;
 mod files;
@@ -27,6 +28,7 @@ mod types;
 mod write;
 mod xattr;
 
+pub use direct::DropPages;
 pub use errno::{Errno, Result};
 pub use types::{
     Caller, DirItem, Entry, Fh, FsOptions, Opened, SetAttr, SetTime, Stat, StatFs, WriteMode,
@@ -39,7 +41,7 @@ use crate::volume::{Change, Volume};
 use files::Handles;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use table::{Pin, Table};
 use tokio::sync::Notify;
 
@@ -52,6 +54,8 @@ pub struct Fs {
     dirty: Mutex<FxHashMap<Ino, Pin>>,
     /// Wakes the background when the write buffer is full.
     pressure: Arc<Notify>,
+    /// Set if new files may be written past the kernel's page cache.
+    direct_io: OnceLock<DropPages>,
 }
 
 impl Fs {
@@ -65,6 +69,7 @@ impl Fs {
             handles: Handles::default(),
             dirty: Mutex::default(),
             pressure: Arc::default(),
+            direct_io: OnceLock::new(),
         });
         for batch in fs.volume.read(Index::nameless).chunks(FREED_AT_ONCE) {
             let freed = fs.volume.change(|_, change| {

@@ -25,7 +25,7 @@ impl Fs {
     pub async fn write(
         &self,
         ino: Ino,
-        _fh: Fh,
+        fh: Fh,
         off: u64,
         data: Bytes,
         mode: WriteMode,
@@ -44,6 +44,8 @@ impl Fs {
                 stick(&pin, e);
             }
         }
+        let range = (off, u64::from(len));
+        self.after_direct_write(&pin, fh, range, mode).await?;
         Ok(len)
     }
 

@@ -7,6 +7,7 @@
 
 mod adapter;
 mod convert;
+mod executor;
 mod granted;
 mod kernel;
 mod mountpoint;

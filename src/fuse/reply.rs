@@ -4,7 +4,7 @@ use super::adapter::Adapter;
 use super::convert::{Squash, file_attr, file_type};
 use super::granted::{Dir, File};
 use crate::base::Ino;
-use crate::fs::{DirItem, Entry, Fh, Fs, Stat, StatFs};
+use crate::fs::{DirItem, Entry, Fs, Opened, Stat, StatFs};
 use bytes::Bytes;
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate,
@@ -21,11 +21,12 @@ use std::time::Duration;
 const OPEN_FLAGS: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE;
 
 /// Closing a file that was only read has nothing to commit: one request less for each file.
-fn open_flags(flags: i32) -> FopenFlags {
-    match flags & libc::O_ACCMODE {
-        libc::O_RDONLY => OPEN_FLAGS | FopenFlags::FOPEN_NOFLUSH,
-        _ => OPEN_FLAGS,
-    }
+fn open_flags(flags: i32, opened: &Opened) -> FopenFlags {
+    let mut open = OPEN_FLAGS;
+    open.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct);
+    let only_read = flags & libc::O_ACCMODE == libc::O_RDONLY;
+    open.set(FopenFlags::FOPEN_NOFLUSH, only_read);
+    open
 }
 
 type Outcome<T> = Result<T, Errno>;
@@ -121,7 +122,7 @@ pub fn usage(reply: ReplyStatfs) -> impl FnOnce(Outcome<StatFs>) + Send {
 
 pub fn opened(reply: ReplyOpen, flags: i32) -> impl FnOnce(Outcome<File>) + Send {
     move |result| match result {
-        Ok(File(_, fh)) => reply.opened(FileHandle(fh.0), open_flags(flags)),
+        Ok(File(_, o)) => reply.opened(FileHandle(o.fh.0), open_flags(flags, &o)),
         Err(e) => reply.error(e),
     }
 }
@@ -135,14 +136,16 @@ pub fn opened_dir(reply: ReplyOpen) -> impl FnOnce(Outcome<Dir>) + Send {
 
 pub fn created(
     reply: ReplyCreate,
+    flags: i32,
     squash: Squash,
     ttl: Duration,
-) -> impl FnOnce(Outcome<(Entry, Fh)>) + Send {
+) -> impl FnOnce(Outcome<(Entry, Opened)>) + Send {
     move |result| match result {
-        Ok((e, fh)) => {
+        Ok((e, o)) => {
             let attr = file_attr(e.ino, &e.stat, &squash);
-            let (generation, fh) = (Generation(e.generation), FileHandle(fh.0));
-            reply.created(&attr_ttl(ttl, &attr), &attr, generation, fh, OPEN_FLAGS);
+            let (generation, fh) = (Generation(e.generation), FileHandle(o.fh.0));
+            let flags = open_flags(flags, &o);
+            reply.created(&attr_ttl(ttl, &attr), &attr, generation, fh, flags);
         }
         Err(e) => reply.error(e),
     }

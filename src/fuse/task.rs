@@ -1,9 +1,10 @@
 //! How a request becomes a reply without ever blocking the thread that received it.
 //!
 //! The operation is polled once on the receiving thread: whatever needs only memory is done then,
-//! and the reply leaves from there. What has to wait goes on as a task. A panic becomes EIO, and
-//! so does an operation that takes longer than `op_timeout`.
+//! and the reply leaves from there. What has to wait goes on by the [`Executor`]. A panic becomes EIO,
+//! and so does an operation that takes longer than `op_timeout`.
 
+use super::executor::Executor;
 use crate::fs::{Errno, Fs};
 use futures::FutureExt;
 use std::any::Any;
@@ -61,6 +62,7 @@ type Pinned<T> = Pin<Box<dyn Future<Output = Result<T, Errno>> + Send>>;
 pub struct Runner {
     fs: Arc<Fs>,
     handle: Handle,
+    executor: Executor,
     limit: Duration,
     waiting: Waiting,
 }
@@ -89,6 +91,7 @@ impl Runner {
     pub fn new(fs: Arc<Fs>, handle: Handle, limit: Duration) -> Runner {
         Runner {
             fs,
+            executor: Executor::new(handle.clone()),
             handle,
             limit,
             waiting: Waiting::default(),
@@ -112,12 +115,12 @@ impl Runner {
     {
         let _runtime = self.handle.enter();
         let future: Pinned<T> = Box::pin(begin(self.fs.clone()));
-        // The waker does nothing: a future that is not ready is polled again by the task.
+        // The waker does nothing: a future that is not ready is polled again by the executor.
         match poll_once(future) {
             Ok(Ok(result)) => answer(op, reply, result),
             Ok(Err(waiting)) => {
                 let (fs, limit, counted) = (self.fs.clone(), self.limit, self.waiting());
-                self.handle.spawn(async move {
+                self.executor.start(async move {
                     finish(op, waiting, reply, limit, fs).await;
                     drop(counted);
                 });
@@ -304,7 +307,7 @@ mod tests {
 
         let (reply, answer) = replies();
         let late = |_| async {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
             panic!("later")
         };
         runner.run(OP, late, reply);

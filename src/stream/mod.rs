@@ -23,7 +23,7 @@ use crate::format::{Origin, SegmentRow};
 use crate::store::Store;
 use async_trait::async_trait;
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use queue::Queue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -65,6 +65,9 @@ pub struct StreamOptions {
     pub max_age: Duration,
     /// Unsynced bytes after which the stream syncs without being asked.
     pub sync_bytes: usize,
+    /// Queued bytes that are handed to the store before anybody waits for them. On a remote store they
+    /// travel meanwhile; fewer are not worth waking the task for.
+    pub eager_bytes: usize,
 }
 
 impl Default for StreamOptions {
@@ -78,6 +81,7 @@ impl Default for StreamOptions {
             idle_seal: Duration::from_secs(30),
             max_age: Duration::from_secs(900),
             sync_bytes: 16 << 20,
+            eager_bytes: 1 << 20,
         }
     }
 }
@@ -142,6 +146,29 @@ struct State {
     tail: Tail,
     health: Health,
     sealing: Option<Sealing>,
+    alarm: Alarm,
+}
+
+/// What the task sleeps for, beside its time. Waking it costs a switch of threads, so it is not woken
+/// for a frame or a waiter that changes nothing.
+#[derive(Clone, Copy)]
+struct Alarm {
+    /// The queue's end has come this far.
+    next: Pos,
+    /// So many wait.
+    waiting: usize,
+}
+
+impl Alarm {
+    /// The task is awake and looks before it sleeps.
+    const OFF: Alarm = Alarm {
+        next: Pos::MAX,
+        waiting: usize::MAX,
+    };
+
+    fn rings(&self, queue: &Queue) -> bool {
+        queue.next() >= self.next || queue.waiting() >= self.waiting
+    }
 }
 
 #[derive(Default)]
@@ -177,6 +204,7 @@ impl Stream {
             tail: Tail::default(),
             health: Health::default(),
             sealing: None,
+            alarm: Alarm::OFF,
         };
         let shared = Arc::new(Shared {
             identity,
@@ -227,8 +255,7 @@ impl Stream {
             }
             state.queue.push(frame, Instant::now());
         }
-        drop(state);
-        self.shared.wake.notify_one();
+        self.ring(state);
         Ok(())
     }
 
@@ -263,9 +290,10 @@ impl Stream {
             if let Some(dead) = &state.health.dead {
                 return Err(dead.clone());
             }
-            state.queue.wait(pos)
+            let waiter = state.queue.wait(pos);
+            self.ring(state);
+            waiter
         };
-        self.shared.wake.notify_one();
         match tokio::time::timeout(limit, waiter).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(Error::new(
@@ -273,6 +301,15 @@ impl Stream {
                 "the mount is shutting down",
             )),
             Err(_) => Err(self.overdue("a commit")),
+        }
+    }
+
+    /// Wakes the task if that is what it sleeps for.
+    fn ring(&self, mut state: MutexGuard<'_, State>) {
+        if state.alarm.rings(&state.queue) {
+            state.alarm = Alarm::OFF;
+            drop(state);
+            self.shared.wake.notify_one();
         }
     }
 
@@ -361,10 +398,9 @@ impl Shared {
     fn acknowledge(&self, pos: Pos) {
         let mut state = self.state.lock();
         state.health.trouble = None;
-        let freed = state.queue.acknowledge(pos);
+        let done = state.queue.acknowledge(pos);
         drop(state);
-        // Permits are released outside the lock: whoever waits for them takes it.
-        drop(freed);
+        done.tell();
         self.room.notify_waiters();
     }
 

@@ -49,7 +49,27 @@ pub(super) struct Queue {
     bytes: usize,
     next: Pos,
     durable: Pos,
-    waiters: BTreeMap<Pos, Vec<oneshot::Sender<Result<()>>>>,
+    waiters: BTreeMap<Pos, Vec<Waiter>>,
+    waiting: usize,
+}
+
+type Waiter = oneshot::Sender<Result<()>>;
+
+/// What an acknowledgement ends. Both are let go outside of the queue's lock: permits and wakers
+/// run code of others.
+#[must_use]
+pub(super) struct Acknowledged {
+    _frames: Vec<QueuedFrame>,
+    waiters: Vec<Waiter>,
+}
+
+impl Acknowledged {
+    pub(super) fn tell(self) {
+        for waiter in self.waiters {
+            // A waiter that gave up is fine.
+            let _ = waiter.send(Ok(()));
+        }
+    }
 }
 
 impl Queue {
@@ -60,6 +80,7 @@ impl Queue {
             next,
             durable: next,
             waiters: BTreeMap::new(),
+            waiting: 0,
         }
     }
 
@@ -109,43 +130,49 @@ impl Queue {
     pub(super) fn wait(&mut self, pos: Pos) -> oneshot::Receiver<Result<()>> {
         let (tx, rx) = oneshot::channel();
         self.waiters.entry(pos).or_default().push(tx);
+        self.waiting += 1;
         rx
     }
 
-    /// Whether somebody waits for a position before `pos` that is not durable.
+    /// Whether somebody waits for what is not durable.
     pub(super) fn is_awaited(&self) -> bool {
-        !self.waiters.is_empty()
+        self.waiting > 0
     }
 
-    pub(super) fn waiter_count(&self) -> usize {
-        self.waiters.values().map(Vec::len).sum()
+    /// The last position that somebody waits for.
+    pub(super) fn awaited(&self) -> Option<Pos> {
+        self.waiters.last_key_value().map(|(pos, _)| *pos)
     }
 
-    /// Everything before `pos` is durable. Returns the frames that this frees.
-    pub(super) fn acknowledge(&mut self, pos: Pos) -> Vec<QueuedFrame> {
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Everything before `pos` is durable.
+    pub(super) fn acknowledge(&mut self, pos: Pos) -> Acknowledged {
+        let mut done = Acknowledged {
+            _frames: Vec::new(),
+            waiters: Vec::new(),
+        };
         if pos <= self.durable {
-            return Vec::new();
+            return done;
         }
         self.durable = pos;
-        let mut freed = Vec::new();
         while self.frames.front().is_some_and(|(f, _)| f.end() <= pos) {
             if let Some((f, _)) = self.frames.pop_front() {
                 self.bytes -= f.size();
-                freed.push(f);
+                done._frames.push(f);
             }
         }
         let later = self.waiters.split_off(&(pos + 1));
-        for waiter in std::mem::replace(&mut self.waiters, later)
-            .into_values()
-            .flatten()
-        {
-            // A waiter that gave up is fine.
-            let _ = waiter.send(Ok(()));
-        }
-        freed
+        let now = std::mem::replace(&mut self.waiters, later);
+        done.waiters = now.into_values().flatten().collect();
+        self.waiting -= done.waiters.len();
+        done
     }
 
     pub(super) fn fail_waiters(&mut self, error: &Error) {
+        self.waiting = 0;
         for waiter in std::mem::take(&mut self.waiters).into_values().flatten() {
             let _ = waiter.send(Err(error.clone()));
         }

@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::time::Instant;
 
 /// Payloads from this size on are handed to the store as they are; smaller pieces are gathered.
-const GATHER_BELOW: usize = 128 * 1024;
+const GATHER_BELOW: usize = 16 * 1024;
 
 /// The frame table may be this share of a segment; a larger one saves a mount nothing.
 const TABLE_SHARE: u64 = 4;

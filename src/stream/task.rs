@@ -2,10 +2,11 @@
 
 use super::beginning::Beginning;
 use super::segment_writer::SegmentWriter;
-use super::{Sealing, Shared, StreamOptions};
+use super::{Alarm, Sealing, Shared, State, StreamOptions};
 use crate::base::{Error, ErrorKind, Pos, Result};
 use crate::format::{SegmentRow, SegmentState};
 use crate::store::Writer;
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -34,8 +35,8 @@ struct Task {
     hedges: u32,
     /// Syncs that were overtaken by a roll and are still under way.
     stragglers: Arc<AtomicUsize>,
-    /// The coming sync has waited for siblings already.
-    waited: bool,
+    /// Until when the coming sync waits for siblings.
+    join_until: Option<Instant>,
     /// Segments that are being sealed.
     seals: JoinSet<()>,
     /// The task ends because it was asked to.
@@ -61,7 +62,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         usual_sync: Duration::ZERO,
         hedges: 0,
         stragglers: Arc::default(),
-        waited: false,
+        join_until: None,
         seals: JoinSet::new(),
         shut_down: false,
     };
@@ -94,54 +95,81 @@ pub(super) async fn run(shared: Arc<Shared>) {
 impl Task {
     fn next_step(&mut self) -> Step {
         let now = Instant::now();
+        let shared = self.shared.clone();
+        let mut state = shared.state.lock();
+        if state.health.dead.is_some() {
+            return Step::End;
+        }
+        let durable = state.queue.durable();
+        let appended = self.segment.as_ref().map_or(durable, |s| s.appended);
+        // A straggler acknowledged more than this segment has: it cannot go on without a gap.
+        if appended < durable {
+            return Step::Overtaken;
+        }
+        let (unsynced, pending) = (appended - durable, state.queue.next() - appended);
+        if self.must_seal(now)
+            || (state.sealing.is_some() && pending == 0 && self.segment.is_some())
+        {
+            return if unsynced > 0 { Step::Sync } else { Step::Seal };
+        }
+        if unsynced + pending == 0 {
+            return self.idle_step(&mut state, now);
+        }
+        let options = &shared.options;
+        if unsynced >= options.sync_bytes as u64 {
+            return Step::Sync;
+        }
+        if pending >= options.eager_bytes as u64 || (state.sealing.is_some() && pending > 0) {
+            return Step::Write;
+        }
+        self.sync_step(&mut state, appended, now)
+    }
+
+    /// Whether the open segment is large or old enough.
+    fn must_seal(&self, now: Instant) -> bool {
         let options = &self.shared.options;
         let largest = match self.beginning.is_a_gamble() {
             true => options.segment_size,
             false => self.shared.counters.segment_size(options.segment_size),
         };
-        let mut state = self.shared.state.lock();
-        if state.health.dead.is_some() {
-            return Step::End;
-        }
-        let queue = &state.queue;
-        // A straggler acknowledged more than this segment has: it cannot go on without a gap.
-        if self
-            .segment
-            .as_ref()
-            .is_some_and(|s| s.appended < queue.durable())
-        {
-            return Step::Overtaken;
-        }
-        let appended = self
-            .segment
-            .as_ref()
-            .map_or(queue.durable(), |s| s.appended);
-        let unsynced = (appended - queue.durable().min(appended)) as usize;
-        let must_seal = self
-            .segment
+        self.segment
             .as_ref()
             .is_some_and(|s| s.file_len() >= largest || now >= s.opened + options.max_age)
-            || (state.sealing.is_some() && queue.next() == appended);
-        if self.segment.is_some() && must_seal {
-            return if unsynced > 0 { Step::Sync } else { Step::Seal };
-        }
-        if queue.next() > appended {
-            return if unsynced >= options.sync_bytes {
-                Step::Sync
-            } else {
-                Step::Write
+    }
+
+    /// Something is not durable, but it is little: syncs if somebody waits for it or it has waited
+    /// long, and gives files that are being written a moment to join.
+    fn sync_step(&mut self, state: &mut State, appended: Pos, now: Instant) -> Step {
+        let options = &self.shared.options;
+        let queue = &state.queue;
+        let due = queue.oldest().map_or(now, |t| t + options.commit_interval);
+        let mut alarm = Alarm {
+            next: appended + options.eager_bytes as u64,
+            waiting: 1,
+        };
+        let mut until = due;
+        if due > now && queue.is_awaited() {
+            let siblings = self.shared.counters.writers.load(Ordering::Relaxed);
+            let longest = options.commit_wait.min(self.usual_sync / 2);
+            let join_until = *self.join_until.get_or_insert(now + longest);
+            alarm.waiting = siblings;
+            until = match queue.waiting() < siblings {
+                true => due.min(join_until),
+                false => now,
             };
         }
-        if unsynced > 0 {
-            let due = queue
-                .oldest()
-                .map(|t| t + options.commit_interval)
-                .unwrap_or(now);
-            if queue.is_awaited() || due <= now || unsynced >= options.sync_bytes {
-                return Step::Sync;
-            }
-            return Step::Wait(Some(due));
+        if until > now {
+            state.alarm = alarm;
+            return Step::Wait(Some(until));
         }
+        // What is queued after that goes with the next sync: a queue that never empties must not
+        // keep it from beginning.
+        let covered = appended > queue.durable() && queue.awaited().is_none_or(|p| p <= appended);
+        if covered { Step::Sync } else { Step::Write }
+    }
+
+    /// Everything is durable.
+    fn idle_step(&mut self, state: &mut State, now: Instant) -> Step {
         match state.sealing.take() {
             Some(Sealing::Shutdown) => {
                 state.health.dead = Some(Error::new(
@@ -153,15 +181,19 @@ impl Task {
             }
             Some(Sealing::Roll) | None => {}
         }
-        let Some(segment) = &self.segment else {
-            return Step::Wait(None);
-        };
-        let until = (segment.used + options.idle_seal).min(segment.opened + options.max_age);
-        if until <= now {
-            Step::Seal
-        } else {
-            Step::Wait(Some(until))
+        let options = &self.shared.options;
+        let until = self
+            .segment
+            .as_ref()
+            .map(|s| (s.used + options.idle_seal).min(s.opened + options.max_age));
+        if until.is_some_and(|until| until <= now) {
+            return Step::Seal;
         }
+        state.alarm = Alarm {
+            next: state.queue.next() + 1,
+            waiting: 1,
+        };
+        Step::Wait(until)
     }
 
     async fn wait(&mut self, until: Option<Instant>) {
@@ -220,10 +252,7 @@ impl Task {
     }
 
     async fn sync(&mut self) -> Result<()> {
-        if self.wait_for_siblings().await {
-            return Ok(());
-        }
-        self.waited = false;
+        self.join_until = None;
         let limit = self.step_limit();
         let Some(segment) = self.segment.as_mut() else {
             return Ok(());
@@ -233,16 +262,15 @@ impl Task {
         };
         let (upto, started) = (segment.appended, Instant::now());
         Shared::count(&self.shared.counters.syncs);
-        let mut running = tokio::spawn(async move {
+        let mut running: Running = Box::pin(async move {
             let result = writer.sync().await;
             (writer, result)
         });
         match timeout(limit, &mut running).await {
-            Ok(Ok((writer, result))) => {
+            Ok((writer, result)) => {
                 segment.writer = Some(writer);
                 result.map_err(|e| e.context(format_args!("syncing {}", segment.path)))?;
             }
-            Ok(Err(e)) => return Err(Error::new(ErrorKind::Other, format!("sync task: {e}"))),
             Err(_) => {
                 let e = overdue("syncing", &segment.path, limit);
                 self.leave_straggler(running, upto);
@@ -264,32 +292,6 @@ impl Task {
         Ok(())
     }
 
-    /// Gives files that are being written a moment to join the coming sync. Returns whether it
-    /// waited: then what to do is chosen anew.
-    async fn wait_for_siblings(&mut self) -> bool {
-        let longest = self.shared.options.commit_wait;
-        if self.waited || longest.is_zero() {
-            return false;
-        }
-        self.waited = true;
-        let until = Instant::now() + longest.min(self.usual_sync / 2);
-        let alone = |shared: &Shared| {
-            let waiting = shared.state.lock().queue.waiter_count();
-            waiting == 0 || waiting >= shared.counters.writers.load(Ordering::Relaxed)
-        };
-        let mut waited = false;
-        while !alone(&self.shared) {
-            waited = true;
-            if timeout_at(until, self.shared.wake.notified())
-                .await
-                .is_err()
-            {
-                break;
-            }
-        }
-        waited
-    }
-
     /// After this time a step of the open segment is given up, or raced by a roll if that may help.
     fn step_limit(&self) -> Duration {
         let limit = self.shared.options.sync_timeout;
@@ -306,7 +308,7 @@ impl Task {
 
     /// A sync that was overtaken may still succeed, and then acknowledges what it covers: its bytes
     /// are durable in the old segment. Replay takes the union of both.
-    fn leave_straggler(&mut self, running: SyncTask, upto: Pos) {
+    fn leave_straggler(&mut self, running: Running, upto: Pos) {
         let Some(segment) = self.segment.take() else {
             return;
         };
@@ -316,7 +318,7 @@ impl Task {
         running_late.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let limit = shared.options.sync_timeout;
-            if let Ok(Ok((_, Ok(())))) = timeout(limit, running).await
+            if let Ok((_, Ok(()))) = timeout(limit, running).await
                 && shared.host.check_owner().await.is_ok()
             {
                 row.end = upto;
@@ -465,7 +467,8 @@ pub(super) async fn close_lost(shared: Arc<Shared>, mut row: SegmentRow, path: S
     shared.host.segment_changed(row);
 }
 
-type SyncTask = tokio::task::JoinHandle<(Box<dyn Writer>, Result<()>)>;
+/// A sync that is under way, with its writer.
+type Running = BoxFuture<'static, (Box<dyn Writer>, Result<()>)>;
 
 pub(super) fn overdue(doing: &str, what: &str, limit: Duration) -> Error {
     Error::new(

@@ -424,6 +424,7 @@ fn stream_options(config: &Config, visibility: OpenVisibility) -> StreamOptions 
         hedge_after: remote.then_some(Duration::from_millis(800)),
         idle_seal: config.idle_seal,
         max_age: config.file_age,
+        eager_bytes: if remote { 64 << 10 } else { 1 << 20 },
         ..StreamOptions::default()
     }
 }

@@ -11,6 +11,7 @@ use super::writer::{create_new, temporary_beside};
 use crate::base::{Context, Error, ErrorKind, Result};
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{File, Permissions};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -59,9 +60,11 @@ fn lock_patiently(mut dir: File) -> Result<Flock<File>> {
 
 fn replace_with_copy(path: &Path, file: &mut File) -> Result<()> {
     let temporary = temporary_beside(path);
-    let mut replace = || {
+    let replace = || {
         let mut copy = create_new(&temporary)?;
-        std::io::copy(file, &mut copy)?;
+        // Not to the end: the writer may go on, faster than this. Nothing of that was acknowledged.
+        let len = file.metadata()?.len();
+        std::io::copy(&mut (&*file).take(len), &mut copy)?;
         copy.set_permissions(Permissions::from_mode(0o400))?;
         copy.sync_all()?;
         std::fs::rename(&temporary, path)?;

@@ -1,4 +1,5 @@
-//! Writing: appends go to the page cache at once, syncs to the disk.
+//! Writing: appends gather in memory and go to the page cache together, syncs to the disk. Most
+//! appends are small and followed by a sync, and then both are one step on a thread that may block.
 //!
 //! A writer holds an exclusive flock on its file for as long as it lives (the kernel lets go of it
 //! when the process dies), which tells `recover` whether anybody can still write.
@@ -9,16 +10,57 @@ use crate::store::Writer;
 use async_trait::async_trait;
 use bytes::Bytes;
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::uio::pwritev;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::io::{ErrorKind as IoError, IoSlice, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Appended bytes that are kept in memory, at most; more go to the page cache.
+const GATHERED: usize = 1 << 20;
+
 pub(super) struct LocalWriter {
     file: Option<Arc<Created>>,
-    len: u64,
+    gathered: Gathered,
     entry_durable: bool,
+}
+
+/// What was appended but not written yet.
+#[derive(Default)]
+struct Gathered {
+    at: u64,
+    pieces: Vec<Bytes>,
+    len: usize,
+}
+
+impl Gathered {
+    /// What there is; nothing is left, and more will follow it.
+    fn take(&mut self) -> Gathered {
+        let next = Gathered {
+            at: self.at + self.len as u64,
+            ..Gathered::default()
+        };
+        std::mem::replace(self, next)
+    }
+
+    fn write(&self, file: &File) -> std::io::Result<()> {
+        let mut slices: Vec<IoSlice> = self.pieces.iter().map(|p| IoSlice::new(p)).collect();
+        let (mut left, mut at) = (&mut slices[..], self.at as i64);
+        while !left.is_empty() {
+            let most = left.len().min(libc::UIO_MAXIOV as usize);
+            match pwritev(file, &left[..most], at) {
+                Ok(0) => return Err(IoError::WriteZero.into()),
+                Ok(n) => {
+                    at += n as i64;
+                    IoSlice::advance_slices(&mut left, n);
+                }
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A file that this process created, and where.
@@ -49,7 +91,7 @@ impl LocalWriter {
             .map_err(|e| Error::new(ErrorKind::NotFound, e.to_string()))?;
         Ok(LocalWriter {
             file: Some(Arc::new(created)),
-            len: 0,
+            gathered: Gathered::default(),
             entry_durable: false,
         })
     }
@@ -60,13 +102,16 @@ impl LocalWriter {
         &mut self,
         io: impl FnOnce(&Created) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        let broken = || Error::new(ErrorKind::Invalid, "the writer is closed or broken");
         let file = self.file.take().ok_or_else(broken)?;
         let on_thread = file.clone();
         blocking(move || io(&on_thread).context(on_thread.path.display())).await?;
         self.file = Some(file);
         Ok(())
     }
+}
+
+fn broken() -> Error {
+    Error::new(ErrorKind::Invalid, "the writer is closed or broken")
 }
 
 impl Created {
@@ -100,16 +145,24 @@ impl Created {
 #[async_trait]
 impl Writer for LocalWriter {
     async fn append(&mut self, bytes: Bytes) -> Result<()> {
-        let (at, len) = (self.len, bytes.len() as u64);
-        self.step(move |created| Ok(created.file.write_all_at(&bytes, at)?))
-            .await?;
-        self.len += len;
-        Ok(())
+        self.file.as_ref().ok_or_else(broken)?;
+        if !bytes.is_empty() {
+            self.gathered.len += bytes.len();
+            self.gathered.pieces.push(bytes);
+        }
+        if self.gathered.len < GATHERED {
+            return Ok(());
+        }
+        let gathered = self.gathered.take();
+        self.step(move |created| Ok(gathered.write(&created.file)?))
+            .await
     }
 
     async fn sync(&mut self) -> Result<()> {
         let entry_durable = self.entry_durable;
+        let gathered = self.gathered.take();
         let sync = move |created: &Created| {
+            gathered.write(&created.file)?;
             created.file.sync_data()?;
             if !entry_durable {
                 // When the directory is gone the check below says so better.

@@ -1,0 +1,87 @@
+//! Runs operations that have to wait.
+//!
+//! They are polled first by the thread that received them, which is awake already. What they wait for
+//! mostly ends for many at once (a sync that eight closes shared), so those that were woken go into one
+//! queue, which few tasks of the runtime empty: eight replies then cost one switch of threads, not eight.
+
+use async_task::Runnable;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio::task::coop::unconstrained;
+
+/// Operations in the queue for each task that empties it: polling one can take a while (a long read).
+const PER_TASK: usize = 4;
+
+#[derive(Clone)]
+pub struct Executor {
+    ready: Arc<Ready>,
+}
+
+struct Ready {
+    handle: Handle,
+    most_tasks: usize,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    woken: VecDeque<Runnable>,
+    /// Tasks that empty the queue. None ends before it has seen the queue empty.
+    tasks: usize,
+}
+
+impl Executor {
+    pub fn new(handle: Handle) -> Executor {
+        let most_tasks = handle.metrics().num_workers();
+        Executor {
+            ready: Arc::new(Ready {
+                handle,
+                most_tasks,
+                queue: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Polls once, here, in the context of the runtime. A panic of the future must be caught in it.
+    pub fn start(&self, future: impl Future<Output = ()> + Send + 'static) {
+        let ready = self.ready.clone();
+        let (runnable, task) = async_task::spawn(future, move |woken| ready.push(woken));
+        task.detach();
+        runnable.run();
+    }
+}
+
+impl Ready {
+    fn push(self: &Arc<Ready>, woken: Runnable) {
+        let mut queue = self.queue.lock();
+        queue.woken.push_back(woken);
+        let wanted = queue.woken.len().div_ceil(PER_TASK).min(self.most_tasks);
+        if queue.tasks >= wanted {
+            return;
+        }
+        queue.tasks += 1;
+        drop(queue);
+        let ready = self.clone();
+        // Without a budget: an operation that used up this task's would wake itself, for ever.
+        self.handle
+            .spawn(unconstrained(async move { ready.empty() }));
+    }
+
+    fn empty(&self) {
+        while let Some(woken) = self.next() {
+            woken.run();
+        }
+    }
+
+    fn next(&self) -> Option<Runnable> {
+        let mut queue = self.queue.lock();
+        let next = queue.woken.pop_front();
+        if next.is_none() {
+            queue.tasks -= 1;
+        }
+        next
+    }
+}
