@@ -376,10 +376,15 @@ async fn the_end(cluster: &MemoryCluster, model: Option<Model>, outside: Outside
     if let Some(model) = model {
         assert!(model.explains(&found), "the last mount: lost or torn");
     }
-    let changed = found.keys().find(|path| path.starts_with('p')).cloned();
+    // A row may remain of a file that was packed and deleted, if the record of that is lost (seed 62).
     let is_plain = volume.read(|i| {
-        let rows: BTreeSet<_> = i.foreign_files().map(|f| f.row.path.clone()).collect();
-        changed.filter(|path| rows.contains(path.as_bytes()))
+        let path = found.keys().find(|path| path.starts_with('p'))?;
+        let is_its_own = |stream| {
+            let foreign = i.foreign(stream);
+            foreign.is_some_and(|f| f.path == path.as_bytes())
+        };
+        let streams = i.foreign_of(i.lookup(Ino::ROOT, path.as_bytes())?);
+        streams.into_iter().any(is_its_own).then(|| path.clone())
     });
     if let Some(path) = &is_plain {
         outside

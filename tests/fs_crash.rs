@@ -97,7 +97,7 @@ async fn program(fs: Arc<Fs>, known: Arc<Mutex<Known>>, id: u64, seed: u64) -> R
     let first = format!("p{id}");
     known.lock().names.push(first.clone());
     let name = Bytes::from(first);
-    let (entry, mut fh) = fs
+    let (entry, Opened { mut fh, .. }) = fs
         .create(WHO, Ino::ROOT, name, 0o644, 0, libc::O_RDWR)
         .await?;
     let ino = entry.ino;
