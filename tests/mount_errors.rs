@@ -124,8 +124,11 @@ fn a_url_in_place_of_a_mountpoint_is_named_as_such() {
         let words = text.contains("needs a mountpoint, not a store URL") && text.contains(&mounted);
         assert!(code == Some(2) && words, "{all:?}: {code:?}, {text}");
     }
-    let (code, text) = run(&["gc", "hdfs://nn:8020/elsewhere"]);
-    assert!(code == Some(2) && !text.contains("mounted on"), "{text}");
+    for command in ["gc", "stat"] {
+        let (code, text) = run(&[command, "hdfs://nn:8020/elsewhere"]);
+        let words = text.contains("needs a mountpoint, not a store URL");
+        assert!(code == Some(2) && words && !text.contains("mounted on"), "{text}");
+    }
 }
 
 /// It waited for a minute, and said nothing (with `--daemon`) or something only in the log.

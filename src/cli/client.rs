@@ -126,7 +126,7 @@ pub(super) fn locate(
 }
 
 /// Of a store that is mounted on this host, people often name the URL.
-fn refuse_url(named: &Path, run_dir: Option<&Path>) -> Result<()> {
+pub(super) fn refuse_url(named: &Path, run_dir: Option<&Path>) -> Result<()> {
     let Some(url) = named.to_str().filter(|text| text.contains("://")) else {
         return Ok(());
     };

@@ -1,7 +1,7 @@
 //! `stowfs stat`: an inode, and where its bytes are.
 
 use super::args::StatArgs;
-use super::{Exit, complain};
+use super::{Exit, client, complain};
 use crate::base::error::Context;
 use crate::base::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ pub fn run(args: &StatArgs) -> Exit {
 }
 
 fn describe(path: &Path) -> Result<Value> {
+    client::refuse_url(path, None)?;
     let named = path.display().to_string();
     let meta = path.symlink_metadata().context(&named)?;
     let extents = if meta.is_file() {
