@@ -127,7 +127,10 @@ fn a_url_in_place_of_a_mountpoint_is_named_as_such() {
     for command in ["gc", "stat"] {
         let (code, text) = run(&[command, "hdfs://nn:8020/elsewhere"]);
         let words = text.contains("needs a mountpoint, not a store URL");
-        assert!(code == Some(2) && words && !text.contains("mounted on"), "{text}");
+        assert!(
+            code == Some(2) && words && !text.contains("mounted on"),
+            "{text}"
+        );
     }
 }
 
