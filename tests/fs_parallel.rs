@@ -2,7 +2,6 @@
 //! write buffer holds, and very many small appends: no deadlock, no lost byte, nothing left over.
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -297,41 +296,4 @@ async fn create_opens_what_exists_and_truncates_it_if_asked() {
         let size = made.map(|(entry, _)| entry.stat.attr.size).map_err(|e| e.0);
         assert_eq!(size, want.map(|n: u64| n));
     }
-}
-
-/// A page that is fetched for a mapping just before such a write would stay as it was.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_write_past_the_cache_drops_pages_if_others_have_the_file_open() {
-    let fs = mount(Config::default()).await;
-    let dropped: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
-    let seen = dropped.clone();
-    fs.allow_direct_io(Arc::new(move |_, off, len| seen.lock().push((off, len))));
-    let made = fs.create(WHO, Ino::ROOT, "f".into(), 0o644, 0, libc::O_WRONLY);
-    let (entry, new) = made.await.expect("create");
-    let ino = entry.ino;
-    let write = async |opened: Opened, off| {
-        let data = Bytes::from_static(b"four");
-        let written = fs.write(ino, opened.fh, off, data, WriteMode::default());
-        assert_eq!(written.await, Ok(4));
-    };
-    let open = async |flags| fs.open(ino, flags).await.expect("open");
-    write(new, 0).await;
-    assert_eq!(*dropped.lock(), [], "nobody else can have pages");
-    let (reader, both) = (open(libc::O_RDONLY).await, open(libc::O_RDWR).await);
-    assert!(new.direct && reader.direct && both.direct);
-    write(new, 10).await;
-    write(both, 20).await;
-    assert_eq!(*dropped.lock(), [(10, 4), (20, 4)]);
-    for opened in [new, both] {
-        fs.release(ino, opened.fh).await.expect("release");
-    }
-    let cached = open(libc::O_RDWR).await;
-    assert!(!cached.direct, "no writer goes past the cache any more");
-    write(cached, 30).await;
-    assert_eq!(dropped.lock().len(), 2, "the kernel has these bytes itself");
-    for opened in [reader, cached] {
-        fs.release(ino, opened.fh).await.expect("release");
-    }
-    fs.forget(ino, 1);
-    settled(&fs).await;
 }

@@ -14,6 +14,7 @@ use crate::format::{Attr, DataFrame, Extent, Row};
 use crate::index::Index;
 use crate::volume::Change;
 use parking_lot::MutexGuard;
+use std::sync::atomic::Ordering;
 
 /// A node whose bytes in lanes are durable, if there are any, and which nobody else changes now.
 pub(super) struct Locked<'a> {
@@ -140,6 +141,10 @@ impl Fs {
     /// The caller holds a pin, so that the node outlives this.
     pub(super) fn no_longer_dirty(&self, ino: Ino) {
         let pin = self.dirty.lock().remove(&ino);
+        if pin.is_some() {
+            let writers = &self.volume.counters().writers;
+            writers.fetch_sub(1, Ordering::Relaxed);
+        }
         drop(pin);
         self.volume.lane_forget(ino);
     }

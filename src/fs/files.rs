@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) struct Handle {
     pub pin: Pin,
     pub writable: bool,
-    pub direct: bool,
     /// The end of the log when the file was opened: what was changed before is before it.
     opened_at: Pos,
 }
@@ -45,23 +44,14 @@ impl Handles {
 }
 
 impl Fs {
-    pub(super) fn add_handle(&self, pin: Pin, flags: i32, is_new: bool) -> Opened {
-        let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        let begins = is_new && self.begins_direct(flags);
-        let direct = {
-            let mut state = pin.state.lock();
-            let direct = begins || state.direct_writers > 0;
-            state.handles += 1;
-            state.direct_writers += u64::from(direct && writable);
-            direct
-        };
+    pub(super) fn add_handle(&self, pin: Pin, flags: i32) -> Opened {
+        pin.state.lock().handles += 1;
         let fh = self.handles.add(Handle {
             pin,
-            writable,
-            direct,
+            writable: flags & libc::O_ACCMODE != libc::O_RDONLY,
             opened_at: self.volume.last_pos(),
         });
-        Opened { fh, direct }
+        Opened { fh }
     }
 
     pub async fn open(&self, ino: Ino, flags: i32) -> Result<Opened> {
@@ -74,7 +64,7 @@ impl Fs {
         if reads {
             self.check_plain_files(ino).await?;
         }
-        Ok(self.add_handle(pin, flags, false))
+        Ok(self.add_handle(pin, flags))
     }
 
     /// What a file from before stowfs consists of may have been changed behind the mount.
@@ -114,7 +104,6 @@ impl Fs {
         let last = {
             let mut state = pin.state.lock();
             state.handles -= 1;
-            state.direct_writers -= u64::from(handle.direct && handle.writable);
             state.handles == 0 && !state.is_clean()
         };
         if !last {

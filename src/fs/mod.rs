@@ -11,7 +11,6 @@
 mod attr;
 mod background;
 mod commit;
-mod direct;
 mod dirs;
 mod errno;
 mod files;
@@ -28,7 +27,6 @@ mod types;
 mod write;
 mod xattr;
 
-pub use direct::DropPages;
 pub use errno::{Errno, Result};
 pub use types::{
     Caller, DirItem, Entry, Fh, FsOptions, Opened, SetAttr, SetTime, Stat, StatFs, WriteMode,
@@ -41,7 +39,7 @@ use crate::volume::{Change, Volume};
 use files::Handles;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use table::{Pin, Table};
 use tokio::sync::Notify;
 
@@ -54,8 +52,6 @@ pub struct Fs {
     dirty: Mutex<FxHashMap<Ino, Pin>>,
     /// Wakes the background when the write buffer is full.
     pressure: Arc<Notify>,
-    /// Set if new files may be written past the kernel's page cache.
-    direct_io: OnceLock<DropPages>,
 }
 
 impl Fs {
@@ -69,7 +65,6 @@ impl Fs {
             handles: Handles::default(),
             dirty: Mutex::default(),
             pressure: Arc::default(),
-            direct_io: OnceLock::new(),
         });
         for batch in fs.volume.read(Index::nameless).chunks(FREED_AT_ONCE) {
             let freed = fs.volume.change(|_, change| {

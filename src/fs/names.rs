@@ -152,7 +152,7 @@ impl Fs {
         self.volume.room().await?;
         let mode = libc::S_IFREG | (mode & 0o7777);
         match self.make(caller, parent, &name, mode, 0, None) {
-            Ok((pin, entry)) => Ok((entry, self.add_handle(pin, flags, true))),
+            Ok((pin, entry)) => Ok((entry, self.add_handle(pin, flags))),
             Err(Errno::EEXIST) if flags & libc::O_EXCL == 0 => {
                 let ino = self.lookup(parent, name).await?.ino;
                 match self.open_existing(caller, ino, flags).await {

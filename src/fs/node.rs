@@ -44,8 +44,6 @@ pub struct State {
     pub error: Option<Errno>,
     /// Open handles.
     pub handles: u64,
-    /// Those that write past the kernel's page cache.
-    pub direct_writers: u64,
 }
 
 impl Node {

@@ -20,8 +20,6 @@ pub struct Fh(pub u64);
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
     pub fh: Fh,
-    /// Its reads and writes go past the kernel's page cache.
-    pub direct: bool,
 }
 
 /// Attributes with what is written but not committed yet.
@@ -79,8 +77,6 @@ pub struct WriteMode {
     pub cached: bool,
     /// Clear the set-user-id and set-group-id bits.
     pub kill_suid: bool,
-    /// The write is to be durable when it returns (O_DSYNC, RWF_DSYNC, a mount with `sync`).
-    pub synced: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -11,6 +11,8 @@ use crate::base::Ino;
 use crate::format::{DataFrame, Extent, MAX_PAYLOAD, Row};
 use crate::volume::BufferPermit;
 use bytes::Bytes;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -25,7 +27,7 @@ impl Fs {
     pub async fn write(
         &self,
         ino: Ino,
-        fh: Fh,
+        _fh: Fh,
         off: u64,
         data: Bytes,
         mode: WriteMode,
@@ -44,8 +46,6 @@ impl Fs {
                 stick(&pin, e);
             }
         }
-        let range = (off, u64::from(len));
-        self.after_direct_write(&pin, fh, range, mode).await?;
         Ok(len)
     }
 
@@ -102,10 +102,11 @@ impl Fs {
         };
         let due = Instant::now() + age;
         state.due = Some(state.due.map_or(due, |d| d.min(due)));
-        self.dirty
-            .lock()
-            .entry(ino)
-            .or_insert_with(|| self.pin(ino));
+        if let Entry::Vacant(vacant) = self.dirty.lock().entry(ino) {
+            vacant.insert(self.pin(ino));
+            let writers = &self.volume.counters().writers;
+            writers.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(state.dirty.bytes() as u64 > config.small_file || state.dirty.count() > MANY_RUNS)
     }
 

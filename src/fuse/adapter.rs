@@ -3,7 +3,7 @@
 
 use super::convert::{Squash, set_time};
 use super::granted::{Dir, File};
-use super::kernel::{self, DIR_ITEMS, DIR_PLUS_ITEMS, Notices};
+use super::kernel::{self, DIR_ITEMS, DIR_PLUS_ITEMS};
 use super::reply::{
     copied, created, data, done, listed, listed_plus, opened, opened_dir, sought, usage, written,
     xattr,
@@ -35,7 +35,6 @@ pub struct Adapter {
     pub(super) runner: Runner,
     pub(super) squash: Squash,
     pub(super) timeouts: Timeouts,
-    pub(super) notices: Notices,
     /// Dropped with the adapter, which tells [`super::session::Mounted`] that the session ended.
     pub(super) _alive: tokio::sync::oneshot::Sender<()>,
 }
@@ -73,9 +72,7 @@ fn ino(ino: INodeNo) -> Ino {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        if kernel::configure(config).direct_io {
-            self.runner.fs().allow_direct_io(self.notices.drop_pages());
-        }
+        kernel::configure(config);
         Ok(())
     }
 
@@ -225,7 +222,7 @@ impl Filesystem for Adapter {
         let (who, n) = (caller(req), name(n));
         let ttl = self.timeouts.entry.min(self.timeouts.attr);
         serve!(self, create of parent:
-            |fs| fs.create(who, ino(parent), n, mode, umask, flags) => created(reply, flags, self.squash, ttl));
+            |fs| fs.create(who, ino(parent), n, mode, umask, flags) => created(reply, self.squash, ttl));
     }
 
     fn read(
@@ -263,7 +260,6 @@ impl Filesystem for Adapter {
             append: flags.0 & libc::O_APPEND != 0,
             cached: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
             kill_suid: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
-            synced: flags.0 & libc::O_DSYNC != 0,
         };
         serve!(self, write of i:
             |fs| fs.write(ino(i), Fh(fh.0), offset, bytes, mode) => written(reply));

@@ -4,6 +4,7 @@
 //! mostly ends for many at once (a sync that eight closes shared), so those that were woken go into one
 //! queue, which few tasks of the runtime empty: eight replies then cost one switch of threads, not eight.
 
+use super::task::{Op, guarded, log_panic};
 use async_task::Runnable;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -14,6 +15,8 @@ use tokio::task::coop::unconstrained;
 
 /// Operations in the queue for each task that empties it: polling one can take a while (a long read).
 const PER_TASK: usize = 4;
+/// Operations that are polled before other tasks of the runtime get a turn.
+const BEFORE_OTHERS: usize = 16;
 
 #[derive(Clone)]
 pub struct Executor {
@@ -45,14 +48,26 @@ impl Executor {
         }
     }
 
-    /// Polls once, here, in the context of the runtime. A panic of the future must be caught in it.
+    /// Polls once, here, in the context of the runtime.
     pub fn start(&self, future: impl Future<Output = ()> + Send + 'static) {
         let ready = self.ready.clone();
         let (runnable, task) = async_task::spawn(future, move |woken| ready.push(woken));
         task.detach();
-        runnable.run();
+        poll(runnable);
     }
 }
+
+/// What panics here is lost, but neither the thread nor the queue is.
+fn poll(runnable: Runnable) {
+    if let Err(panic) = guarded(|| runnable.run()) {
+        log_panic(LOST, &*panic);
+    }
+}
+
+const LOST: Op = Op {
+    name: "the end of an operation",
+    ino: 0,
+};
 
 impl Ready {
     fn push(self: &Arc<Ready>, woken: Runnable) {
@@ -67,12 +82,17 @@ impl Ready {
         let ready = self.clone();
         // Without a budget: an operation that used up this task's would wake itself, for ever.
         self.handle
-            .spawn(unconstrained(async move { ready.empty() }));
+            .spawn(unconstrained(async move { ready.empty().await }));
     }
 
-    fn empty(&self) {
+    async fn empty(&self) {
+        let mut polled = 0;
         while let Some(woken) = self.next() {
-            woken.run();
+            poll(woken);
+            polled += 1;
+            if polled % BEFORE_OTHERS == 0 {
+                tokio::task::yield_now().await;
+            }
         }
     }
 

@@ -1,8 +1,6 @@
 //! What is agreed with the kernel when a mount begins.
 
-use crate::fs::DropPages;
-use fuser::{INodeNo, InitFlags, KernelConfig, Notifier};
-use std::sync::{Arc, OnceLock};
+use fuser::{InitFlags, KernelConfig};
 
 /// The most bytes in one read or write request. fuser keeps a buffer for it on each thread, and
 /// the kernel's default limit (256 pages) allows no more.
@@ -11,33 +9,6 @@ pub const MAX_IO: u32 = 1 << 20;
 /// Directory entries fetched for one request; the kernel's buffer is usually smaller.
 pub const DIR_ITEMS: usize = 1024;
 pub const DIR_PLUS_ITEMS: usize = 256;
-
-/// The way to tell the kernel something. Known only once there is a session.
-#[derive(Clone, Default)]
-pub struct Notices(Arc<OnceLock<Notifier>>);
-
-impl Notices {
-    /// Must be called before the first request is served.
-    pub fn begin(&self, notifier: Notifier) {
-        // There is one session.
-        let _ = self.0.set(notifier);
-    }
-
-    pub fn drop_pages(&self) -> DropPages {
-        let notices = self.0.clone();
-        Arc::new(move |ino, off, len| {
-            let Some(notifier) = notices.get() else {
-                return;
-            };
-            let as_signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-            let dropped = notifier.inval_inode(INodeNo(ino.0), as_signed(off), as_signed(len));
-            if let Err(e) = dropped {
-                // The kernel has forgotten the inode, or the mount is going away.
-                tracing::debug!("the kernel did not drop pages of {ino:?}: {e}");
-            }
-        })
-    }
-}
 
 /// Asked for where the kernel has it.
 ///
@@ -60,14 +31,8 @@ const WANTED: &[InitFlags] = &[
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
 ];
 
-/// What the kernel can.
-pub struct Agreed {
-    /// Files may be mapped that are read and written past the page cache (Linux 6.6).
-    pub direct_io: bool,
-}
-
 /// Must not panic: a mount whose INIT is never answered hangs for ever.
-pub fn configure(config: &mut KernelConfig) -> Agreed {
+pub fn configure(config: &mut KernelConfig) {
     for flag in WANTED {
         if config.add_capabilities(*flag).is_err() {
             tracing::info!("this kernel's FUSE lacks {flag:?}; going on without it");
@@ -91,9 +56,5 @@ pub fn configure(config: &mut KernelConfig) -> Agreed {
         if let Some(nearest) = refused {
             tracing::info!("the kernel refuses {name}; the nearest is {nearest}");
         }
-    }
-    let mappable = InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
-    Agreed {
-        direct_io: config.add_capabilities(mappable).is_ok(),
     }
 }

@@ -21,12 +21,11 @@ use std::time::Duration;
 const OPEN_FLAGS: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE;
 
 /// Closing a file that was only read has nothing to commit: one request less for each file.
-fn open_flags(flags: i32, opened: &Opened) -> FopenFlags {
-    let mut open = OPEN_FLAGS;
-    open.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct);
-    let only_read = flags & libc::O_ACCMODE == libc::O_RDONLY;
-    open.set(FopenFlags::FOPEN_NOFLUSH, only_read);
-    open
+fn open_flags(flags: i32) -> FopenFlags {
+    match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => OPEN_FLAGS | FopenFlags::FOPEN_NOFLUSH,
+        _ => OPEN_FLAGS,
+    }
 }
 
 type Outcome<T> = Result<T, Errno>;
@@ -122,7 +121,7 @@ pub fn usage(reply: ReplyStatfs) -> impl FnOnce(Outcome<StatFs>) + Send {
 
 pub fn opened(reply: ReplyOpen, flags: i32) -> impl FnOnce(Outcome<File>) + Send {
     move |result| match result {
-        Ok(File(_, o)) => reply.opened(FileHandle(o.fh.0), open_flags(flags, &o)),
+        Ok(File(_, o)) => reply.opened(FileHandle(o.fh.0), open_flags(flags)),
         Err(e) => reply.error(e),
     }
 }
@@ -136,7 +135,6 @@ pub fn opened_dir(reply: ReplyOpen) -> impl FnOnce(Outcome<Dir>) + Send {
 
 pub fn created(
     reply: ReplyCreate,
-    flags: i32,
     squash: Squash,
     ttl: Duration,
 ) -> impl FnOnce(Outcome<(Entry, Opened)>) + Send {
@@ -144,8 +142,7 @@ pub fn created(
         Ok((e, o)) => {
             let attr = file_attr(e.ino, &e.stat, &squash);
             let (generation, fh) = (Generation(e.generation), FileHandle(o.fh.0));
-            let flags = open_flags(flags, &o);
-            reply.created(&attr_ttl(ttl, &attr), &attr, generation, fh, flags);
+            reply.created(&attr_ttl(ttl, &attr), &attr, generation, fh, OPEN_FLAGS);
         }
         Err(e) => reply.error(e),
     }

@@ -1,7 +1,7 @@
 //! The life of a mount: it begins here, and ends by us, by umount(8), or by an abort.
 
 use super::adapter::{Adapter, Timeouts};
-use super::kernel::{MAX_IO, Notices};
+use super::kernel::MAX_IO;
 use super::mountpoint::Mountpoint;
 use super::options::MountOptions;
 use super::staging::Staging;
@@ -47,10 +47,8 @@ pub fn mount(fs: Arc<Fs>, request: MountRequest<'_>) -> Result<Mounted> {
     let (alive, ended) = oneshot::channel();
     let runner = Runner::new(fs, runtime, config.op_timeout);
     let waiting = runner.waiting();
-    let notices = Notices::default();
     let adapter = Adapter {
         runner,
-        notices: notices.clone(),
         squash: options.squash,
         timeouts: Timeouts {
             entry: config.entry_timeout,
@@ -74,7 +72,6 @@ pub fn mount(fs: Arc<Fs>, request: MountRequest<'_>) -> Result<Mounted> {
     let session = Session::new(adapter, first, &settings)
         .map_err(explain)
         .context(&doing)?;
-    notices.begin(session.notifier());
     let background = session.spawn().context(&doing)?;
     // Dropped, it would unmount whatever is at the mountpoint by then; `detach` looks first.
     std::mem::forget(background);

@@ -157,7 +157,7 @@ fn poll_once<T>(
     })
 }
 
-fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
+pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
     IN_HANDLER.set(true);
     let result = catch_unwind(AssertUnwindSafe(work));
     IN_HANDLER.set(false);
@@ -215,7 +215,7 @@ where
     }
 }
 
-fn log_panic(op: Op, panic: &(dyn Any + Send)) {
+pub(super) fn log_panic(op: Op, panic: &(dyn Any + Send)) {
     let text = panic
         .downcast_ref::<&str>()
         .copied()

@@ -101,7 +101,7 @@ pub struct Identity {
 pub struct Counters {
     /// Number of the session's next lane segment.
     pub next_lane_segment: AtomicU32,
-    /// Files that are open for writing and have bytes to commit: siblings worth waiting for.
+    /// Files that have bytes to commit: siblings of those that wait for a sync already.
     pub writers: AtomicUsize,
     pub syncs: AtomicU64,
     /// Segments are sealed at this size (bytes), if that is below the configured one; 0: not set.
@@ -290,6 +290,7 @@ impl Stream {
             if let Some(dead) = &state.health.dead {
                 return Err(dead.clone());
             }
+            debug_assert!(pos <= state.queue.next(), "nothing is queued up to {pos}");
             let waiter = state.queue.wait(pos);
             self.ring(state);
             waiter

@@ -6,7 +6,9 @@ use super::{Alarm, Sealing, Shared, State, StreamOptions};
 use crate::base::{Error, ErrorKind, Pos, Result};
 use crate::format::{SegmentRow, SegmentState};
 use crate::store::Writer;
+use futures::FutureExt;
 use futures::future::BoxFuture;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -152,8 +154,8 @@ impl Task {
             let siblings = self.shared.counters.writers.load(Ordering::Relaxed);
             let longest = options.commit_wait.min(self.usual_sync / 2);
             let join_until = *self.join_until.get_or_insert(now + longest);
-            alarm.waiting = siblings;
-            until = match queue.waiting() < siblings {
+            alarm.waiting = queue.waiting() + siblings;
+            until = match siblings > 0 {
                 true => due.min(join_until),
                 false => now,
             };
@@ -262,14 +264,19 @@ impl Task {
         };
         let (upto, started) = (segment.appended, Instant::now());
         Shared::count(&self.shared.counters.syncs);
-        let mut running: Running = Box::pin(async move {
+        let running = async move {
             let result = writer.sync().await;
             (writer, result)
-        });
+        };
+        let mut running: Running = AssertUnwindSafe(running).catch_unwind().boxed();
         match timeout(limit, &mut running).await {
-            Ok((writer, result)) => {
+            Ok(Ok((writer, result))) => {
                 segment.writer = Some(writer);
                 result.map_err(|e| e.context(format_args!("syncing {}", segment.path)))?;
+            }
+            Ok(Err(_panic)) => {
+                let text = format!("the store's client panicked while syncing {}", segment.path);
+                return Err(Error::new(ErrorKind::Other, text));
             }
             Err(_) => {
                 let e = overdue("syncing", &segment.path, limit);
@@ -318,7 +325,7 @@ impl Task {
         running_late.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let limit = shared.options.sync_timeout;
-            if let Ok((_, Ok(()))) = timeout(limit, running).await
+            if let Ok(Ok((_, Ok(())))) = timeout(limit, running).await
                 && shared.host.check_owner().await.is_ok()
             {
                 row.end = upto;
@@ -468,7 +475,7 @@ pub(super) async fn close_lost(shared: Arc<Shared>, mut row: SegmentRow, path: S
 }
 
 /// A sync that is under way, with its writer.
-type Running = BoxFuture<'static, (Box<dyn Writer>, Result<()>)>;
+type Running = BoxFuture<'static, std::thread::Result<(Box<dyn Writer>, Result<()>)>>;
 
 pub(super) fn overdue(doing: &str, what: &str, limit: Duration) -> Error {
     Error::new(

@@ -6,6 +6,7 @@ use crate::format::{Row, SegmentRow};
 use crate::stream::{Host, Identity, Stream};
 use async_trait::async_trait;
 use std::sync::Weak;
+use std::time::Duration;
 
 /// Weak: the streams belong to the volume, not the other way round.
 pub(super) struct VolumeHost(pub(super) Weak<Volume>);
@@ -49,10 +50,16 @@ impl Host for VolumeHost {
 
 impl Volume {
     pub(super) fn start_stream(&self, identity: Identity, next: Pos) -> Stream {
+        let mut options = self.stream_options.clone();
+        if identity.stream != StreamId::LOG {
+            // A file whose bytes in a lane are synced is a writer until its record is in the log: it
+            // would wait for itself.
+            options.commit_wait = Duration::ZERO;
+        }
         Stream::start(
             identity,
             next,
-            self.stream_options.clone(),
+            options,
             self.store.clone(),
             self.host.clone(),
             self.clock.clone(),

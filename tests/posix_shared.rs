@@ -1,5 +1,5 @@
-//! New files are written past the page cache. Whoever opens such a file meanwhile, maps it, or asks
-//! for synchronous writes gets what any other file gives.
+//! A new file, its writer, and those who open and map it meanwhile; writes that are to be durable at
+//! once. (They found what direct I/O on new files would have cost; see ARCHITECTURE.md.)
 
 mod support;
 
@@ -70,7 +70,6 @@ fn those_who_open_a_new_file_meanwhile_agree_with_its_writer() {
     assert_eq!(reader.metadata().unwrap().len(), LEN as u64 + 6);
     assert_eq!(read(&reader, LEN + 5), b'r');
     drop((writer, both));
-    // Opened through the cache now, beside a reader that is not.
     let cached = File::options().read(true).write(true).open(&path).unwrap();
     cached.write_all_at(b"cached", 0).unwrap();
     assert_eq!((read(&reader, 5), map.byte(5)), (b'd', b'd'));
@@ -112,6 +111,30 @@ fn a_mapping_that_is_looked_at_all_the_time_is_never_behind() {
     mount.finish();
 }
 
+/// With direct I/O on new files the write waited for itself: dropping pages waits for those that are
+/// being written back.
+#[test]
+fn a_mapping_beside_a_new_file_s_writer_is_written_back() {
+    let mount = TestMount::new();
+    let path = mount.at("new");
+    let writer = new_file().open(&path).unwrap();
+    writer.write_all_at(&[0; LEN], 0).unwrap();
+    let both = File::options().read(true).write(true).open(&path).unwrap();
+    let (rw, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, rw, shared, both.as_raw_fd(), 0) };
+    assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+    let bytes: &mut [u8] = unsafe { std::slice::from_raw_parts_mut(at.cast(), LEN) };
+    for n in 1..100u8 {
+        bytes[0] = n;
+        writer.write_all_at(&[n], 1).unwrap();
+        ok(unsafe { libc::msync(at, LEN, libc::MS_SYNC) });
+        assert_eq!(fs::read(&path).unwrap()[..2], [n, n]);
+        assert_eq!(bytes[..2], [n, n]);
+    }
+    unsafe { libc::munmap(at, LEN) };
+    mount.finish();
+}
+
 fn write_durably(file: &File, text: &[u8]) {
     let part = IoSlice::new(text);
     let vector = std::ptr::from_ref(&part).cast();
@@ -119,7 +142,6 @@ fn write_durably(file: &File, text: &[u8]) {
     assert_eq!(ok(wrote), text.len() as i64);
 }
 
-/// The kernel asks for no sync after a write past its cache.
 #[test]
 fn synchronous_writes_of_new_files_are_durable_without_a_close() {
     let mut mount = TestMount::new();
