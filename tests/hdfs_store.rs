@@ -253,12 +253,12 @@ async fn a_bad_place_is_named() {
     };
     let options = ConnectOptions { hdfs };
     let cases = [
-        ("hdfs://ns7/a", "ns7 is no nameservice"),
-        ("hdfs:///a", "fs.defaultFS"),
-        ("hdfs://host:x/a", "port"),
+        ("hdfs://ns7/a", ErrorKind::Invalid, "ns7 is no nameservice"),
+        ("hdfs:///a", ErrorKind::Invalid, "fs.defaultFS"),
+        ("hdfs://host:x/a", ErrorKind::Usage, "port"),
     ];
-    for (url, why) in cases {
-        refused(connect(url, &options).await, ErrorKind::Invalid, why);
+    for (url, kind, why) in cases {
+        refused(connect(url, &options).await, kind, why);
     }
     let odd = HdfsOptions {
         block_size: 1000,
