@@ -164,8 +164,8 @@ impl Task {
             state.alarm = alarm;
             return Step::Wait(Some(until));
         }
-        // What is queued after that goes with the next sync: a queue that never empties must not
-        // keep it from beginning.
+        // Whoever came to wait while bytes were on their way joins: one more append costs less than one
+        // more sync. What nobody waits for does not keep it from beginning.
         let covered = appended > queue.durable() && queue.awaited().is_none_or(|p| p <= appended);
         if covered { Step::Sync } else { Step::Write }
     }
