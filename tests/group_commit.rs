@@ -67,7 +67,7 @@ async fn syncs(commit_wait: Duration, later: Duration) -> u64 {
         tokio::time::sleep(later).await;
         close(second).await
     });
-    (a.expect("close"), b.expect("close"));
+    a.and(b).expect("close");
     counted() - before
 }
 
