@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stowfs::base::{Config, Epoch, Ino, StreamId, SystemClock};
 use stowfs::format::{Attr, DataFrame, Extent, Row, frame};
-use stowfs::fs::{Caller, Fs, FsOptions, Opened, WriteMode};
+use stowfs::fs::{Caller, Fs, FsOptions, WriteMode};
 use stowfs::index::Index;
 use stowfs::store::memory::{MemoryCluster, MemoryConfig};
 use stowfs::volume::{OpenOptions, Volume};
@@ -190,7 +190,7 @@ fn commits(c: &mut Criterion) {
         async move {
             let name = Bytes::from(name(n));
             let made = fs.create(WHO, Ino::ROOT, name.clone(), 0o644, 0, libc::O_WRONLY);
-            let (entry, Opened { fh, .. }) = made.await.expect("create");
+            let (entry, fh) = made.await.expect("create");
             let written = fs.write(entry.ino, fh, 0, payload, WriteMode::default());
             written.await.expect("write");
             fs.flush(entry.ino, fh, 0).await.expect("flush");

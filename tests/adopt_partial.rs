@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use stowfs::admin::{AdoptRequest, adopt};
 use stowfs::base::{ErrorKind, Ino};
-use stowfs::fs::{Fh, FsOptions, Opened};
+use stowfs::fs::{Fh, FsOptions};
 use stowfs::store::faulty::{Fault, Faults, Rule};
 use stowfs::store::memory::MemoryCluster;
 use stowfs::store::{Op, Store};
@@ -128,7 +128,7 @@ async fn clone(w: &World, from: &str, name: &str, len: u64) {
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     let named = Bytes::copy_from_slice(name.as_bytes());
     let made = w.fs.create(ROOT, dir, named, 0o644, 0, flags).await;
-    let (entry, Opened { fh, .. }) = made.unwrap();
+    let (entry, fh) = made.unwrap();
     let source = w.ino(from);
     let done =
         w.fs.copy_file_range(ROOT, source, Fh(0), 0, entry.ino, fh, 0, len)

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stowfs::base::Ino;
 use stowfs::base::config::Config;
-use stowfs::fs::{Caller, Fh, Fs, FsOptions, Opened, WriteMode};
+use stowfs::fs::{Caller, Fh, Fs, FsOptions, WriteMode};
 use stowfs::store::Store;
 use stowfs::store::memory::MemoryCluster;
 use stowfs::volume::{OpenOptions, Volume};
@@ -91,7 +91,7 @@ async fn aborted_checkpoint(fs: &Arc<Fs>, n: usize) {
         let file = Bytes::from(format!("{i}.sst"));
         let flags = libc::O_RDWR;
         let created = fs.create(WHO, dir.ino, file, 0o644, 0, flags).await;
-        let (entry, Opened { fh, .. }) = created.unwrap();
+        let (entry, fh) = created.unwrap();
         write(fs, entry.ino, fh, 0, SIZES[i as usize % 2]).await;
         match how {
             How::Subsumed => fs.flush(entry.ino, fh, 0).await.unwrap(),

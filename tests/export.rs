@@ -10,7 +10,6 @@ use bytes::Bytes;
 use std::sync::Arc;
 use stowfs::admin::{Dest, ExportOptions, RootSource, export};
 use stowfs::base::ErrorKind;
-use stowfs::fs::Opened;
 use stowfs::store::Store;
 use stowfs::store::memory::MemoryCluster;
 
@@ -18,7 +17,7 @@ async fn make(w: &World, dir: &str, name: &'static [u8]) {
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     let name = Bytes::from_static(name);
     let made = w.fs.create(ROOT, w.ino(dir), name, 0o644, 0, flags).await;
-    let (entry, Opened { fh, .. }) = made.unwrap();
+    let (entry, fh) = made.unwrap();
     w.fs.release(entry.ino, fh).await.unwrap();
     w.fs.forget(entry.ino, 1);
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stowfs::base::Ino;
 use stowfs::base::config::Config;
-use stowfs::fs::{Caller, Errno, Fh, Fs, FsOptions, Opened, SetAttr, WriteMode};
+use stowfs::fs::{Caller, Errno, Fh, Fs, FsOptions, SetAttr, WriteMode};
 use stowfs::index::Index;
 use stowfs::store::Store;
 use stowfs::store::faulty::{Faults, Rates};
@@ -97,7 +97,7 @@ async fn program(fs: Arc<Fs>, known: Arc<Mutex<Known>>, id: u64, seed: u64) -> R
     let first = format!("p{id}");
     known.lock().names.push(first.clone());
     let name = Bytes::from(first);
-    let (entry, Opened { mut fh, .. }) = fs
+    let (entry, mut fh) = fs
         .create(WHO, Ino::ROOT, name, 0o644, 0, libc::O_RDWR)
         .await?;
     let ino = entry.ino;
@@ -335,7 +335,7 @@ async fn run_faulty(seed: u64) {
     let store = with_time_out(faults.wrap(host.clone()), limits);
     let fs = mount(store).await.expect("mount");
     let made = fs.create(WHO, Ino::ROOT, "f".into(), 0o644, 0, libc::O_RDWR);
-    let (entry, Opened { fh, .. }) = made.await.expect("create");
+    let (entry, fh) = made.await.expect("create");
     let often = rng.random_range(4..40);
     faults.set_rates(Rates {
         refuse: if rng.random() { often } else { 0 },

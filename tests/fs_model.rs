@@ -97,8 +97,7 @@ impl Sim {
         );
         if let (Ok(entry), Ok(id)) = (entry, want) {
             self.told(id, &entry);
-            self.open
-                .extend(handle.map(|opened| Open { id, fh: opened.fh }));
+            self.open.extend(handle.map(|fh| Open { id, fh }));
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stowfs::base::Ino;
 use stowfs::base::config::Config;
-use stowfs::fs::{Caller, Errno, Fh, Fs, FsOptions, Opened, WriteMode};
+use stowfs::fs::{Caller, Errno, Fh, Fs, FsOptions, WriteMode};
 use stowfs::index::Index;
 use stowfs::store::Store;
 use stowfs::store::memory::{MemoryCluster, MemoryConfig};
@@ -35,7 +35,7 @@ async fn mount(config: Config) -> Arc<Fs> {
 async fn create(fs: &Arc<Fs>, name: String) -> (Ino, Fh) {
     let flags = libc::O_RDWR | libc::O_CREAT;
     let made = fs.create(WHO, Ino::ROOT, name.into(), 0o644, 0, flags);
-    let (entry, Opened { fh, .. }) = made.await.expect("create");
+    let (entry, fh) = made.await.expect("create");
     (entry.ino, fh)
 }
 
@@ -148,7 +148,7 @@ async fn names(fs: Arc<Fs>, seed: u64) -> Result<(), Errno> {
         let root = Ino::ROOT;
         let outcome = match rng.random_range(0..6) {
             0..2 => match fs.create(WHO, root, a, 0o644, 0, libc::O_RDWR).await {
-                Ok((entry, Opened { fh, .. })) => {
+                Ok((entry, fh)) => {
                     let data = Bytes::from(vec![1; 500]);
                     let ino = entry.ino;
                     fs.write(ino, fh, 0, data, WriteMode::default()).await?;

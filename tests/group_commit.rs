@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use stowfs::base::config::Config;
 use stowfs::base::{Ino, Result};
-use stowfs::fs::{Caller, Fh, Fs, FsOptions, Opened, WriteMode};
+use stowfs::fs::{Caller, Fh, Fs, FsOptions, WriteMode};
 use stowfs::store::Store;
 use stowfs::store::memory::{MemoryCluster, MemoryConfig};
 use stowfs::volume::{OpenOptions, Volume};
@@ -43,7 +43,7 @@ async fn written(fs: &Fs, name: &str) -> (Ino, Fh) {
         0,
         libc::O_WRONLY,
     );
-    let (entry, Opened { fh, .. }) = made.await.expect("create");
+    let (entry, fh) = made.await.expect("create");
     let data = Bytes::from_static(b"some bytes");
     let wrote = fs.write(entry.ino, fh, 0, data, WriteMode::default());
     assert_eq!(wrote.await, Ok(10));

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use stowfs::base::config::Config;
 use stowfs::base::{Clock, Ino, StreamId, Timestamp};
-use stowfs::fs::{Caller, Fs, FsOptions, Opened, WriteMode};
+use stowfs::fs::{Caller, Fs, FsOptions, WriteMode};
 use stowfs::store::Store;
 use stowfs::store::memory::{LastCall, MemoryCluster, MemoryConfig};
 use stowfs::volume::{OpenOptions, Volume};
@@ -49,7 +49,7 @@ async fn put(fs: &Fs, name: String, len: usize) -> Ino {
 
 async fn put_bytes(fs: &Fs, name: String, data: Bytes) -> Ino {
     let made = fs.create(WHO, Ino::ROOT, name.into(), 0o644, 0, libc::O_WRONLY);
-    let (entry, Opened { fh, .. }) = made.await.expect("create");
+    let (entry, fh) = made.await.expect("create");
     let ino = entry.ino;
     for (n, part) in data.chunks(1 << 20).enumerate() {
         let (off, part) = ((n as u64) << 20, data.slice_ref(part));

@@ -247,8 +247,8 @@ impl Player {
                 let (dir, name) = split(path);
                 let flags = libc::O_WRONLY;
                 let made = self.fs.create(WHO, self.dir(dir), name, 0o644, 0, flags);
-                let (entry, opened) = made.await.expect("create");
-                self.open.insert(*file, (entry.ino, opened.fh));
+                let (entry, fh) = made.await.expect("create");
+                self.open.insert(*file, (entry.ino, fh));
             }
             What::Close(file, size) => self.close(*file, *size),
             What::Rename(from, to) => {

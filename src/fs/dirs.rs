@@ -18,7 +18,7 @@ impl Fs {
         if !attr.is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        Ok(self.add_handle(pin, libc::O_RDONLY).fh)
+        Ok(self.add_handle(pin, false))
     }
 
     pub async fn releasedir(&self, ino: Ino, fh: Fh) -> Result<()> {

@@ -44,14 +44,13 @@ impl Handles {
 }
 
 impl Fs {
-    pub(super) fn add_handle(&self, pin: Pin, flags: i32) -> Opened {
+    pub(super) fn add_handle(&self, pin: Pin, writable: bool) -> Fh {
         pin.state.lock().handles += 1;
-        let fh = self.handles.add(Handle {
+        self.handles.add(Handle {
             pin,
-            writable: flags & libc::O_ACCMODE != libc::O_RDONLY,
+            writable,
             opened_at: self.volume.last_pos(),
-        });
-        Opened { fh }
+        })
     }
 
     pub async fn open(&self, ino: Ino, flags: i32) -> Result<Opened> {
@@ -60,11 +59,13 @@ impl Fs {
         if attr.is_dir() {
             return Err(Errno::EISDIR);
         }
+        let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let reads = flags & libc::O_ACCMODE != libc::O_WRONLY && flags & libc::O_TRUNC == 0;
         if reads {
             self.check_plain_files(ino).await?;
         }
-        Ok(self.add_handle(pin, flags))
+        let fh = self.add_handle(pin, writable);
+        Ok(Opened { fh })
     }
 
     /// What a file from before stowfs consists of may have been changed behind the mount.

@@ -1,7 +1,7 @@
 //! Names: finding, making and removing them.
 
 use super::errno::{Errno, Result};
-use super::types::{Caller, Entry, Opened, SetAttr};
+use super::types::{Caller, Entry, Fh, Opened, SetAttr};
 use super::{Fs, Pin, attr_of};
 use crate::base::{Ino, Timestamp};
 use crate::format::{Attr, Row};
@@ -148,15 +148,16 @@ impl Fs {
         mode: u32,
         _umask: u32,
         flags: i32,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(Entry, Fh)> {
         self.volume.room().await?;
+        let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let mode = libc::S_IFREG | (mode & 0o7777);
         match self.make(caller, parent, &name, mode, 0, None) {
-            Ok((pin, entry)) => Ok((entry, self.add_handle(pin, flags))),
+            Ok((pin, entry)) => Ok((entry, self.add_handle(pin, writable))),
             Err(Errno::EEXIST) if flags & libc::O_EXCL == 0 => {
                 let ino = self.lookup(parent, name).await?.ino;
                 match self.open_existing(caller, ino, flags).await {
-                    Ok(opened) => Ok((self.entry(ino)?, opened)),
+                    Ok(opened) => Ok((self.entry(ino)?, opened.fh)),
                     Err(e) => {
                         self.forget(ino, 1);
                         Err(e)

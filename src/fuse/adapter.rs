@@ -204,7 +204,7 @@ impl Filesystem for Adapter {
     fn open(&self, _req: &Request, i: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.runner.run(
             op("open", i),
-            move |fs| async move { fs.open(ino(i), flags.0).await.map(|o| File(ino(i), o)) },
+            move |fs| async move { fs.open(ino(i), flags.0).await.map(|o| File(ino(i), o.fh)) },
             opened(reply, flags.0),
         );
     }

@@ -3,12 +3,12 @@
 
 use super::task::{Granted, nothing_granted};
 use crate::base::Ino;
-use crate::fs::{DirItem, Entry, Fh, Fs, Opened, Stat, StatFs};
+use crate::fs::{DirItem, Entry, Fh, Fs, Stat, StatFs};
 use bytes::Bytes;
 use std::sync::Arc;
 
 /// An open file.
-pub struct File(pub Ino, pub Opened);
+pub struct File(pub Ino, pub Fh);
 
 /// An open directory.
 pub struct Dir(pub Ino, pub Fh);
@@ -20,7 +20,7 @@ fn ignore<T, E>(_result: Result<T, E>) {}
 
 impl Granted for File {
     async fn hand_back(self, fs: Arc<Fs>) {
-        ignore(fs.release(self.0, self.1.fh).await);
+        ignore(fs.release(self.0, self.1).await);
     }
 }
 
@@ -36,9 +36,9 @@ impl Granted for Entry {
     }
 }
 
-impl Granted for (Entry, Opened) {
+impl Granted for (Entry, Fh) {
     async fn hand_back(self, fs: Arc<Fs>) {
-        ignore(fs.release(self.0.ino, self.1.fh).await);
+        ignore(fs.release(self.0.ino, self.1).await);
         fs.forget(self.0.ino, 1);
     }
 }

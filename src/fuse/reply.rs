@@ -4,7 +4,7 @@ use super::adapter::Adapter;
 use super::convert::{Squash, file_attr, file_type};
 use super::granted::{Dir, File};
 use crate::base::Ino;
-use crate::fs::{DirItem, Entry, Fs, Opened, Stat, StatFs};
+use crate::fs::{DirItem, Entry, Fh, Fs, Stat, StatFs};
 use bytes::Bytes;
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate,
@@ -121,7 +121,7 @@ pub fn usage(reply: ReplyStatfs) -> impl FnOnce(Outcome<StatFs>) + Send {
 
 pub fn opened(reply: ReplyOpen, flags: i32) -> impl FnOnce(Outcome<File>) + Send {
     move |result| match result {
-        Ok(File(_, o)) => reply.opened(FileHandle(o.fh.0), open_flags(flags)),
+        Ok(File(_, fh)) => reply.opened(FileHandle(fh.0), open_flags(flags)),
         Err(e) => reply.error(e),
     }
 }
@@ -137,11 +137,11 @@ pub fn created(
     reply: ReplyCreate,
     squash: Squash,
     ttl: Duration,
-) -> impl FnOnce(Outcome<(Entry, Opened)>) + Send {
+) -> impl FnOnce(Outcome<(Entry, Fh)>) + Send {
     move |result| match result {
-        Ok((e, o)) => {
+        Ok((e, fh)) => {
             let attr = file_attr(e.ino, &e.stat, &squash);
-            let (generation, fh) = (Generation(e.generation), FileHandle(o.fh.0));
+            let (generation, fh) = (Generation(e.generation), FileHandle(fh.0));
             reply.created(&attr_ttl(ttl, &attr), &attr, generation, fh, OPEN_FLAGS);
         }
         Err(e) => reply.error(e),

@@ -7,7 +7,7 @@ use stowfs::admin::{DeletedLine, UndeleteOptions, Undeleted, deleted, undelete};
 use stowfs::base::config::Config;
 use stowfs::base::{Clock, Error, Ino, Timestamp};
 use stowfs::format::Attr;
-use stowfs::fs::{Caller, Fs, FsOptions, Opened, SetAttr, WriteMode};
+use stowfs::fs::{Caller, Fs, FsOptions, SetAttr, WriteMode};
 use stowfs::index::{FIRST_COOKIE, Index};
 use stowfs::store::Store;
 use stowfs::volume::{OpenOptions, Volume};
@@ -106,7 +106,7 @@ impl Tree {
         let made = self
             .0
             .create(ROOT, self.parent(path), name(path), 0o644, 0, flags);
-        let (entry, Opened { fh, .. }) = made.await.expect("create");
+        let (entry, fh) = made.await.expect("create");
         for (n, part) in bytes.chunks(2000).enumerate() {
             let part = Bytes::copy_from_slice(part);
             let off = n as u64 * 2000;
