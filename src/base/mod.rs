@@ -5,6 +5,7 @@ pub mod config;
 pub mod error;
 pub mod random;
 pub mod types;
+pub mod xattr;
 
 pub use clock::{Clock, SystemClock};
 pub use config::Config;

@@ -3,10 +3,8 @@
 use super::args::StatArgs;
 use super::{Exit, client, complain};
 use crate::base::error::Context;
-use crate::base::{Error, ErrorKind, Result};
+use crate::base::{Error, ErrorKind, Result, xattr};
 use serde_json::{Value, json};
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -44,42 +42,11 @@ fn describe(path: &Path) -> Result<Value> {
 
 fn extents(path: &Path) -> Result<Value> {
     let invalid = |text: String| Error::new(ErrorKind::Invalid, text);
-    let raw = read_xattr(path).map_err(|e| match e.raw_os_error() {
+    let raw = xattr::get(path, EXTENTS).map_err(|e| match e.raw_os_error() {
         Some(libc::ENODATA | libc::EOPNOTSUPP) => invalid("not a file in a stowfs mount".into()),
         _ => Error::from(e),
     })?;
     serde_json::from_slice(&raw).map_err(|e| invalid(format!("unreadable list of extents: {e}")))
-}
-
-/// The attribute may grow between asking for its size and for its bytes.
-fn read_xattr(path: &Path) -> std::io::Result<Vec<u8>> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut buffer: Vec<u8> = Vec::new();
-    loop {
-        // SAFETY: both strings end with NUL, and the buffer has the length that is given.
-        let n = unsafe {
-            libc::lgetxattr(
-                path.as_ptr(),
-                EXTENTS.as_ptr(),
-                buffer.as_mut_ptr().cast(),
-                buffer.len(),
-            )
-        };
-        match usize::try_from(n) {
-            Ok(n) if n <= buffer.len() && !buffer.is_empty() => {
-                buffer.truncate(n);
-                return Ok(buffer);
-            }
-            Ok(n) => buffer.resize(n + 256, 0),
-            Err(_) => {
-                let e = std::io::Error::last_os_error();
-                if e.raw_os_error() != Some(libc::ERANGE) {
-                    return Err(e);
-                }
-                buffer.clear();
-            }
-        }
-    }
 }
 
 fn as_text(value: &Value) -> String {

@@ -3,11 +3,11 @@
 use super::blocking;
 use super::source::{Entry, Item, Kind, Source, below};
 use crate::base::error::Context;
-use crate::base::{Result, Timestamp};
+use crate::base::{Result, Timestamp, xattr};
 use async_trait::async_trait;
 use bytes::Bytes;
 use nix::unistd::{Whence, lseek64};
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -69,21 +69,7 @@ fn item(at: &Path, path: Vec<u8>) -> Result<Item> {
 }
 
 fn count_xattrs(at: &Path) -> Result<u64> {
-    let path = CString::new(at.as_os_str().as_bytes()).map_err(std::io::Error::from)?;
-    let mut names: Vec<u8> = Vec::new();
-    loop {
-        // SAFETY: the path ends with NUL, and the buffer has the length that is given.
-        let n = unsafe { libc::llistxattr(path.as_ptr(), names.as_mut_ptr().cast(), names.len()) };
-        match usize::try_from(n) {
-            // An empty buffer only asks how long the list is, and it may have grown since.
-            Ok(n) if n > names.len() => names.resize(n, 0),
-            Ok(n) => return Ok(names[..n].iter().filter(|b| **b == 0).count() as u64),
-            Err(_) => match std::io::Error::last_os_error() {
-                e if e.raw_os_error() == Some(libc::ERANGE) => names.clear(),
-                e => return Err(e.into()),
-            },
-        }
-    }
+    Ok(xattr::list(at)?.iter().filter(|b| **b == 0).count() as u64)
 }
 
 fn mtime(found: &Metadata) -> Timestamp {
