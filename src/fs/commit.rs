@@ -8,12 +8,13 @@ use super::attr::{drop_capability, without_suid};
 use super::errno::{Errno, Result};
 use super::node::{Node, State};
 use super::types::Caller;
-use super::{Fs, attr_of};
+use super::{Fs, Pin, attr_of};
 use crate::base::{Ino, Pos};
 use crate::format::{Attr, DataFrame, Extent, Row};
 use crate::index::Index;
 use crate::volume::Change;
 use parking_lot::MutexGuard;
+use rustc_hash::FxHashMap;
 use std::sync::atomic::Ordering;
 
 /// A node whose bytes in lanes are durable, if there are any, and which nobody else changes now.
@@ -138,15 +139,26 @@ impl Fs {
         Ok(value)
     }
 
+    pub(super) fn now_dirty(&self, ino: Ino) {
+        self.in_dirty(|dirty| {
+            dirty.entry(ino).or_insert_with(|| self.pin(ino));
+        });
+    }
+
     /// The caller holds a pin, so that the node outlives this.
     pub(super) fn no_longer_dirty(&self, ino: Ino) {
-        let pin = self.dirty.lock().remove(&ino);
-        if pin.is_some() {
-            let writers = &self.volume.counters().writers;
-            writers.fetch_sub(1, Ordering::Relaxed);
-        }
+        let pin = self.in_dirty(|dirty| dirty.remove(&ino));
         drop(pin);
         self.volume.lane_forget(ino);
+    }
+
+    /// Changes the inodes that have uncommitted bytes; a sync waits for as many siblings.
+    fn in_dirty<R>(&self, change: impl FnOnce(&mut FxHashMap<Ino, Pin>) -> R) -> R {
+        let mut dirty = self.dirty.lock();
+        let done = change(&mut dirty);
+        let writers = &self.volume.counters().writers;
+        writers.store(dirty.len(), Ordering::Relaxed);
+        done
     }
 
     /// Queues what is uncommitted, if anything.

@@ -11,8 +11,6 @@ use crate::base::Ino;
 use crate::format::{DataFrame, Extent, MAX_PAYLOAD, Row};
 use crate::volume::BufferPermit;
 use bytes::Bytes;
-use std::collections::hash_map::Entry;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -102,11 +100,7 @@ impl Fs {
         };
         let due = Instant::now() + age;
         state.due = Some(state.due.map_or(due, |d| d.min(due)));
-        if let Entry::Vacant(vacant) = self.dirty.lock().entry(ino) {
-            vacant.insert(self.pin(ino));
-            let writers = &self.volume.counters().writers;
-            writers.fetch_add(1, Ordering::Relaxed);
-        }
+        self.now_dirty(ino);
         Ok(state.dirty.bytes() as u64 > config.small_file || state.dirty.count() > MANY_RUNS)
     }
 

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::Arc;
-use tokio::runtime::Handle;
+use tokio::runtime::{EnterGuard, Handle};
 use tokio::task::coop::unconstrained;
 
 /// Operations in the queue for each task that empties it: polling one can take a while (a long read).
@@ -18,10 +18,7 @@ const PER_TASK: usize = 4;
 /// Operations that are polled before other tasks of the runtime get a turn.
 const BEFORE_OTHERS: usize = 16;
 
-#[derive(Clone)]
-pub struct Executor {
-    ready: Arc<Ready>,
-}
+pub struct Executor(Arc<Ready>);
 
 struct Ready {
     handle: Handle,
@@ -39,18 +36,21 @@ struct Queue {
 impl Executor {
     pub fn new(handle: Handle) -> Executor {
         let most_tasks = handle.metrics().num_workers();
-        Executor {
-            ready: Arc::new(Ready {
-                handle,
-                most_tasks,
-                queue: Mutex::default(),
-            }),
-        }
+        Executor(Arc::new(Ready {
+            handle,
+            most_tasks,
+            queue: Mutex::default(),
+        }))
+    }
+
+    /// The calling thread is in the context of the runtime until this is dropped.
+    pub fn enter(&self) -> EnterGuard<'_> {
+        self.0.handle.enter()
     }
 
     /// Polls once, here, in the context of the runtime.
     pub fn start(&self, future: impl Future<Output = ()> + Send + 'static) {
-        let ready = self.ready.clone();
+        let ready = self.0.clone();
         let (runnable, task) = async_task::spawn(future, move |woken| ready.push(woken));
         task.detach();
         poll(runnable);

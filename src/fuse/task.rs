@@ -61,7 +61,6 @@ type Pinned<T> = Pin<Box<dyn Future<Output = Result<T, Errno>> + Send>>;
 /// Runs operations of one filesystem.
 pub struct Runner {
     fs: Arc<Fs>,
-    handle: Handle,
     executor: Executor,
     limit: Duration,
     waiting: Waiting,
@@ -91,8 +90,7 @@ impl Runner {
     pub fn new(fs: Arc<Fs>, handle: Handle, limit: Duration) -> Runner {
         Runner {
             fs,
-            executor: Executor::new(handle.clone()),
-            handle,
+            executor: Executor::new(handle),
             limit,
             waiting: Waiting::default(),
         }
@@ -113,7 +111,7 @@ impl Runner {
         F: Future<Output = Result<T, Errno>> + Send + 'static,
         R: FnOnce(Result<T, fuser::Errno>) + Send + 'static,
     {
-        let _runtime = self.handle.enter();
+        let _runtime = self.executor.enter();
         let future: Pinned<T> = Box::pin(begin(self.fs.clone()));
         // The waker does nothing: a future that is not ready is polled again by the executor.
         match poll_once(future) {
@@ -134,7 +132,7 @@ impl Runner {
 
     /// Runs something short that gives no reply.
     pub fn quietly(&self, op: Op, work: impl FnOnce(&Fs)) {
-        let _runtime = self.handle.enter();
+        let _runtime = self.executor.enter();
         if let Err(panic) = guarded(|| work(&self.fs)) {
             log_panic(op, &*panic);
         }
