@@ -9,34 +9,13 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use support::mapping::Map;
 use support::posix::{TestMount, c_path, command, errno, ok, output, run, scale};
 
 fn options() -> OpenOptions {
     let mut options = File::options();
     options.read(true).write(true).create(true);
     options
-}
-
-struct Map(*mut u8, usize);
-
-impl Map {
-    fn of(file: &File, len: usize) -> Map {
-        let (rw, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        let fd = file.as_raw_fd();
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, rw, shared, fd, 0) };
-        assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-        Map(at.cast(), len)
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        unsafe { std::slice::from_raw_parts_mut(self.0, self.1) }
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        unsafe { libc::munmap(self.0.cast(), self.1) };
-    }
 }
 
 /// Memory for O_DIRECT.
@@ -85,7 +64,7 @@ fn a_mapping_written_after_close_is_kept() {
         drop(file);
         map.bytes().fill(b'm');
         if wait {
-            ok(unsafe { libc::msync(map.0.cast(), map.1, libc::MS_SYNC) });
+            map.sync();
             std::mem::forget(map);
         }
         assert!(fs::read(mount.at(name)).unwrap() == [b'm'; 10_000]);

@@ -8,6 +8,7 @@ use std::io::{IoSlice, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use support::mapping::Map;
 use support::posix::{TestMount, ok, scale};
 
 const LEN: usize = 4 * 4096;
@@ -19,32 +20,6 @@ fn new_file() -> OpenOptions {
     options
 }
 
-/// A shared mapping, to be read.
-struct Map(*const u8);
-
-unsafe impl Sync for Map {}
-
-impl Map {
-    fn of(file: &File) -> Map {
-        let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
-        let fd = file.as_raw_fd();
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, read, shared, fd, 0) };
-        assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-        Map(at.cast())
-    }
-
-    fn byte(&self, at: usize) -> u8 {
-        assert!(at < LEN);
-        unsafe { self.0.add(at).read_volatile() }
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        unsafe { libc::munmap(self.0 as *mut _, LEN) };
-    }
-}
-
 #[test]
 fn those_who_open_a_new_file_meanwhile_agree_with_its_writer() {
     let mount = TestMount::new();
@@ -53,7 +28,7 @@ fn those_who_open_a_new_file_meanwhile_agree_with_its_writer() {
     writer.write_all_at(&[0; LEN], 0).unwrap();
     let reader = File::open(&path).unwrap();
     let both = File::options().read(true).write(true).open(&path).unwrap();
-    let map = Map::of(&reader);
+    let map = Map::to_read(&reader, LEN);
     let read = |from: &File, at: usize| {
         let mut found = [0; 1];
         from.read_exact_at(&mut found, at as u64).unwrap();
@@ -85,7 +60,11 @@ fn a_mapping_that_is_looked_at_all_the_time_is_never_behind() {
     let writer = new_file().open(&path).unwrap();
     writer.write_all_at(&[0; LEN], 0).unwrap();
     let reader = File::open(&path).unwrap();
-    let (map, stop, looks) = (Map::of(&reader), AtomicBool::new(false), AtomicU64::new(0));
+    let (map, stop, looks) = (
+        Map::to_read(&reader, LEN),
+        AtomicBool::new(false),
+        AtomicU64::new(0),
+    );
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
@@ -120,18 +99,15 @@ fn a_mapping_beside_a_new_file_s_writer_is_written_back() {
     let writer = new_file().open(&path).unwrap();
     writer.write_all_at(&[0; LEN], 0).unwrap();
     let both = File::options().read(true).write(true).open(&path).unwrap();
-    let (rw, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, rw, shared, both.as_raw_fd(), 0) };
-    assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-    let bytes: &mut [u8] = unsafe { std::slice::from_raw_parts_mut(at.cast(), LEN) };
+    let mut map = Map::of(&both, LEN);
     for n in 1..100u8 {
-        bytes[0] = n;
+        map.bytes()[0] = n;
         writer.write_all_at(&[n], 1).unwrap();
-        ok(unsafe { libc::msync(at, LEN, libc::MS_SYNC) });
+        map.sync();
         assert_eq!(fs::read(&path).unwrap()[..2], [n, n]);
-        assert_eq!(bytes[..2], [n, n]);
+        assert_eq!(map.bytes()[..2], [n, n]);
     }
-    unsafe { libc::munmap(at, LEN) };
+    drop(map);
     mount.finish();
 }
 

@@ -16,22 +16,14 @@ use stowfs::store::Store;
 use stowfs::store::memory::MemoryCluster;
 use stowfs::upkeep::scrub::{Damage, ScrubState};
 use tokio::time::Instant;
-use tree::{Tree, content};
+use tree::{Tree, content, eager};
 
 fn config() -> Config {
     Config {
-        segment_size: 24 << 10,
-        block_size: 4 << 10,
-        small_file: 4000,
-        idle_seal: Duration::from_secs(1),
         gc_grace: Duration::from_secs(5),
-        gc_keep: 1e6,
-        delete_rate: 1000.0,
-        compact_target: 1.2,
-        compact_rate: 0,
-        upkeep_every: Duration::from_millis(500),
+        snapshot_bytes: Config::default().snapshot_bytes,
         scrub_every: Some(Duration::ZERO),
-        ..Config::default()
+        ..eager()
     }
 }
 

@@ -12,24 +12,7 @@ use stowfs::base::Ino;
 use stowfs::base::config::Config;
 use stowfs::store::Store;
 use stowfs::store::memory::MemoryCluster;
-use tree::{Tree, at};
-
-fn config() -> Config {
-    Config {
-        segment_size: 24 << 10,
-        block_size: 4 << 10,
-        small_file: 4000,
-        idle_seal: Duration::from_secs(1),
-        gc_grace: Duration::from_secs(60),
-        gc_keep: 1e6,
-        delete_rate: 1000.0,
-        compact_target: 1.2,
-        compact_rate: 0,
-        snapshot_bytes: 1 << 30,
-        upkeep_every: Duration::from_millis(500),
-        ..Config::default()
-    }
-}
+use tree::{Tree, at, eager as config};
 
 fn store(cluster: &MemoryCluster) -> Arc<dyn Store> {
     cluster.host("one")

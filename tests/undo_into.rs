@@ -11,20 +11,7 @@ use stowfs::admin::{UndeleteOptions, deleted};
 use stowfs::base::config::Config;
 use stowfs::store::Store;
 use stowfs::store::memory::MemoryCluster;
-use tree::{Tree, at};
-
-fn config() -> Config {
-    Config {
-        segment_size: 24 << 10,
-        block_size: 4 << 10,
-        small_file: 4000,
-        idle_seal: Duration::from_secs(1),
-        gc_grace: Duration::from_secs(60),
-        gc_keep: 1e6,
-        upkeep_every: Duration::from_millis(500),
-        ..Config::default()
-    }
-}
+use tree::{Tree, at, small as config};
 
 async fn open(seed: u64, config: Config) -> Tree {
     let store: Arc<dyn Store> = MemoryCluster::new(seed).host("one");

@@ -19,27 +19,10 @@ use stowfs::admin::{DeletedLine, UndeleteOptions};
 use stowfs::base::config::Config;
 use stowfs::store::Store;
 use stowfs::store::memory::MemoryCluster;
-use tree::{Tree, at};
+use tree::{Tree, at, eager as config};
 
 async fn pass(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-}
-
-fn config() -> Config {
-    Config {
-        segment_size: 24 << 10,
-        block_size: 4 << 10,
-        small_file: 4000,
-        idle_seal: Duration::from_secs(1),
-        gc_grace: Duration::from_secs(60),
-        gc_keep: 1e6,
-        delete_rate: 1000.0,
-        compact_target: 1.2,
-        compact_rate: 0,
-        snapshot_bytes: 1 << 30,
-        upkeep_every: Duration::from_millis(500),
-        ..Config::default()
-    }
 }
 
 /// What the model knows of a path: every content that was deleted there, the last one last.

@@ -10,6 +10,7 @@ pub mod hdfs;
 pub mod http;
 pub mod java;
 pub mod load;
+pub mod mapping;
 pub mod mount;
 pub mod packing;
 pub mod ports;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use std::sync::{Arc, LazyLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use stowfs::admin::{DeletedLine, UndeleteOptions, Undeleted, deleted, undelete};
 use stowfs::base::config::Config;
 use stowfs::base::{Clock, Error, Ino, Timestamp};
@@ -42,6 +42,31 @@ pub fn content(n: usize, len: usize) -> Vec<u8> {
 fn name(path: &str) -> Bytes {
     let name = path.rsplit('/').next().expect("a name");
     Bytes::copy_from_slice(name.as_bytes())
+}
+
+/// Small segments and blocks, so that a few files make many, and undo that keeps everything for a minute.
+pub fn small() -> Config {
+    Config {
+        segment_size: 24 << 10,
+        block_size: 4 << 10,
+        small_file: 4000,
+        idle_seal: Duration::from_secs(1),
+        gc_grace: Duration::from_secs(60),
+        gc_keep: 1e6,
+        upkeep_every: Duration::from_millis(500),
+        ..Config::default()
+    }
+}
+
+/// The same with compaction that is eager, deletion that is fast, and no snapshots.
+pub fn eager() -> Config {
+    Config {
+        delete_rate: 1000.0,
+        compact_target: 1.2,
+        compact_rate: 0,
+        snapshot_bytes: 1 << 30,
+        ..small()
+    }
 }
 
 impl Tree {
