@@ -102,7 +102,7 @@ impl Fs {
             if off == plan.off && bytes.len() == plan.len {
                 return Ok(bytes);
             }
-            return Ok(plan.assemble([(off, bytes)]));
+            return Ok(plan.assemble(vec![(off, bytes)]));
         }
         let fetches: Vec<_> = plan.parts.iter().map(fetch).collect();
         let parts: Vec<(u64, Bytes)> = futures::stream::iter(fetches)
@@ -164,12 +164,15 @@ impl Plan {
         left
     }
 
-    fn assemble(&self, parts: impl IntoIterator<Item = (u64, Bytes)>) -> Bytes {
-        let mut out = BytesMut::zeroed(self.len);
+    /// Joins the parts, in any order, with zeros where none is.
+    fn assemble(&self, mut parts: Vec<(u64, Bytes)>) -> Bytes {
+        parts.sort_unstable_by_key(|(off, _)| *off);
+        let mut out = BytesMut::with_capacity(self.len);
         for (off, bytes) in parts {
-            let at = (off - self.off) as usize;
-            out[at..at + bytes.len()].copy_from_slice(&bytes);
+            out.resize((off - self.off) as usize, 0);
+            out.extend_from_slice(&bytes);
         }
+        out.resize(self.len, 0);
         out.freeze()
     }
 }

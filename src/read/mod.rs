@@ -25,6 +25,9 @@ use window::{Cursor, Head};
 const AHEAD: u32 = (1 << 20) / BLOCK as u32;
 /// Blocks fetched when a frame is begun: more would be wasted on those who only look at its start.
 const AHEAD_AT_START: u32 = (256 << 10) / BLOCK as u32;
+/// A request for so many blocks comes from somebody who reads on and on. The kernel keeps what it asked
+/// for, so a second copy of it here would only push out what others need, and cost a copy.
+const SCAN: usize = (512 << 10) / BLOCK;
 /// A smaller cache does not hold what several readers fetch ahead.
 const CACHE_FOR_REGIONS: u64 = 16 * REGION;
 
@@ -77,13 +80,14 @@ impl FrameReader {
             if next == wanted.end {
                 break;
             }
+            let scans = (wanted.end - next) as usize >= SCAN;
             if let Some(bytes) = shared.cached(extent, next, place) {
                 got.push(bytes);
-            } else if tried != Some(next) && shared.read_ahead(extent, next, place).await {
+            } else if !scans && tried != Some(next) && shared.read_ahead(extent, next, place).await
+            {
                 tried = Some(next);
             } else {
-                let more = shared.fetch_blocks(extent, next..wanted.end, place).await?;
-                got.extend(more.into_iter().take((wanted.end - next) as usize));
+                got.push(shared.fetch_blocks(extent, next..wanted.end, place).await?);
                 break;
             }
         }
@@ -202,13 +206,13 @@ impl Shared {
         Ok(())
     }
 
-    /// These blocks of an extent's frame, and perhaps more behind them.
+    /// The bytes of these blocks of an extent's frame, and perhaps of more behind them.
     async fn fetch_blocks(
         &self,
         extent: &Extent,
         wanted: Range<u32>,
         place: &Place,
-    ) -> Result<Vec<Bytes>> {
+    ) -> Result<Bytes> {
         match self.fetch_once(extent, wanted.clone(), place).await {
             Err(e) if !e.is(ErrorKind::TimedOut) => {
                 self.readers.forget(&place.path);
@@ -223,17 +227,22 @@ impl Shared {
         extent: &Extent,
         wanted: Range<u32>,
         place: &Place,
-    ) -> Result<Vec<Bytes>> {
+    ) -> Result<Bytes> {
         let reader = self.readers.open(place).await?;
-        let range = self.plan(extent, wanted, &*reader, place);
+        let range = self.plan(extent, wanted.clone(), &*reader, place);
         let got = if extent.frame == 0 {
             self.read_plain(&*reader, &range).await
         } else {
             self.read_framed(extent, place, &*reader, &range).await
         };
         let got = got.context(format_args!("reading {} at {}", place.path, place.offset))?;
-        for (block, bytes) in range.clone().zip(&got) {
-            self.blocks.put(key(extent, block), bytes.clone());
+        let scans = wanted.len() >= SCAN;
+        for (block, bytes) in range.zip(got.chunks(BLOCK)) {
+            if !(scans && is_whole(extent, block)) {
+                // Copied: a cached block must not keep all that was fetched alive.
+                let copy = Bytes::copy_from_slice(bytes);
+                self.blocks.put(key(extent, block), copy);
+            }
         }
         Ok(got)
     }
@@ -247,6 +256,7 @@ impl Shared {
         place: &Place,
     ) -> Range<u32> {
         let ahead = match wanted.start {
+            _ if wanted.len() >= SCAN => 0,
             0 => AHEAD_AT_START,
             n if self.blocks.contains(&key(e, n - 1)) => AHEAD,
             _ => 0,
@@ -261,13 +271,11 @@ impl Shared {
         wanted.start..wanted.end.max((wanted.start + ahead).min(last))
     }
 
-    async fn read_plain(&self, reader: &dyn Reader, range: &Range<u32>) -> Result<Vec<Bytes>> {
+    async fn read_plain(&self, reader: &dyn Reader, range: &Range<u32>) -> Result<Bytes> {
         let from = range.start as u64 * BLOCK as u64;
         let to = (range.end as u64 * BLOCK as u64).min(reader.len());
-        let bytes = reader
-            .read_at(from, to.saturating_sub(from) as usize)
-            .await?;
-        Ok(bytes.chunks(BLOCK).map(Bytes::copy_from_slice).collect())
+        let len = to.saturating_sub(from) as usize;
+        reader.read_at(from, len).await
     }
 
     async fn read_framed(
@@ -276,7 +284,7 @@ impl Shared {
         place: &Place,
         reader: &dyn Reader,
         range: &Range<u32>,
-    ) -> Result<Vec<Bytes>> {
+    ) -> Result<Bytes> {
         let len = extent.frame as usize;
         let from = range.start as usize * BLOCK;
         let to = (range.end as usize * BLOCK).min(len);
@@ -288,7 +296,7 @@ impl Shared {
                 .read_at(place.offset - front as u64, front + to)
                 .await?;
             let head = self.learn(extent, &all)?;
-            return verified(&all[front..], range, &head);
+            return verified(all.slice(front..), range, &head);
         }
         let head = match known {
             Some(head) => head,
@@ -297,7 +305,7 @@ impl Shared {
         let payload = reader
             .read_at(place.offset + from as u64, to - from)
             .await?;
-        verified(&payload, range, &head)
+        verified(payload, range, &head)
     }
 
     fn remembered(&self, extent: &Extent) -> Option<Arc<Head>> {
@@ -331,18 +339,15 @@ impl Shared {
     }
 }
 
-/// Splits a payload into its blocks, each copied out (a cached block must not keep more alive) and
-/// checked.
-fn verified(payload: &[u8], range: &Range<u32>, head: &Head) -> Result<Vec<Bytes>> {
-    let mut out = Vec::with_capacity(range.len());
+/// Checks each block of a part of a payload.
+fn verified(payload: Bytes, range: &Range<u32>, head: &Head) -> Result<Bytes> {
     for (block, bytes) in range.clone().zip(payload.chunks(BLOCK)) {
         if !head.is_right(block, bytes) {
             let text = format!("block {block} does not match its checksum");
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
-        out.push(Bytes::copy_from_slice(bytes));
     }
-    Ok(out)
+    Ok(payload)
 }
 
 /// Position of the frame whose payload an extent points into.
@@ -379,16 +384,28 @@ fn key(e: &Extent, block: u32) -> BlockKey {
     }
 }
 
-/// The extent's bytes out of consecutive blocks, the first of which is `start`.
-fn cut(e: &Extent, start: u32, blocks: &[Bytes]) -> Bytes {
+/// Whether an extent has all of a block's bytes.
+fn is_whole(e: &Extent, block: u32) -> bool {
+    let from = block as u64 * BLOCK as u64;
+    let first = first_byte(e);
+    first <= from && from + BLOCK as u64 <= first + e.len as u64
+}
+
+/// The extent's bytes out of consecutive parts, the first of which begins with block `start`.
+fn cut(e: &Extent, start: u32, parts: &[Bytes]) -> Bytes {
     let from = (first_byte(e) - start as u64 * BLOCK as u64) as usize;
     let len = e.len as usize;
-    if let Some(only) = blocks.first().filter(|b| from + len <= b.len()) {
-        return only.slice(from..from + len);
+    if let Some(only) = parts.first().filter(|b| from + len <= b.len()) {
+        let cut = only.slice(from..from + len);
+        // What is kept for long must not keep much more alive.
+        return match len < only.len() / 2 {
+            true => Bytes::copy_from_slice(&cut),
+            false => cut,
+        };
     }
     let mut out = BytesMut::with_capacity(len);
     let mut skip = from;
-    for b in blocks {
+    for b in parts {
         let part = &b[skip.min(b.len())..];
         out.extend_from_slice(&part[..part.len().min(len - out.len())]);
         skip = skip.saturating_sub(b.len());

@@ -5,8 +5,9 @@ use crate::base::{Context, Error, ErrorKind, Result};
 use crate::store::{Reader, check_range};
 use async_trait::async_trait;
 use bytes::Bytes;
+use rustix::buffer::spare_capacity;
+use rustix::io::{Errno, pread};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,16 +42,25 @@ impl Reader for LocalReader {
         let name = self.path.display().to_string();
         check_range(&name, self.len, offset, len)?;
         let file = self.file.clone();
-        let read = move || {
-            let mut buffer = vec![0; len];
-            match file.read_exact_at(&mut buffer, offset) {
-                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
-                    let text = "the file is shorter than when it was opened";
-                    Err(Error::new(ErrorKind::Corrupt, text))
-                }
-                read => read.map(|()| Bytes::from(buffer)).context("reading"),
-            }
-        };
-        blocking(read).await.context(name)
+        blocking(move || read_exact(&file, offset, len))
+            .await
+            .context(name)
     }
+}
+
+fn read_exact(file: &File, offset: u64, len: usize) -> Result<Bytes> {
+    let mut buffer = Vec::with_capacity(len);
+    while buffer.len() < len {
+        let at = offset + buffer.len() as u64;
+        match pread(file, spare_capacity(&mut buffer), at) {
+            Ok(0) => {
+                let text = "the file is shorter than when it was opened";
+                return Err(Error::new(ErrorKind::Corrupt, text));
+            }
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(std::io::Error::from(e)).context("reading"),
+        }
+    }
+    buffer.truncate(len);
+    Ok(buffer.into())
 }
