@@ -7,8 +7,9 @@ use std::time::Duration;
 use stowfs::base::config::Config;
 use stowfs::base::{Ino, Result};
 use stowfs::fs::{Caller, Fh, Fs, FsOptions, WriteMode};
-use stowfs::store::Store;
+use stowfs::store::faulty::{Fault, Faults, Rule};
 use stowfs::store::memory::{MemoryCluster, MemoryConfig};
+use stowfs::store::{Op, Store};
 use stowfs::volume::{OpenOptions, Volume};
 
 const WHO: Caller = Caller {
@@ -20,18 +21,36 @@ const WAIT: Duration = Duration::from_millis(2);
 /// Of each call of the store, so that half of a sync is longer than the wait.
 const LATENCY: Duration = Duration::from_millis(10);
 
-async fn mount(commit_wait: Duration) -> Result<Arc<Fs>> {
-    let config = MemoryConfig {
-        latency: LATENCY..=LATENCY,
-        ..MemoryConfig::default()
-    };
-    let store: Arc<dyn Store> = MemoryCluster::with(1, config).host("one");
-    let config = Config {
+fn config(commit_wait: Duration) -> Config {
+    Config {
         commit_wait,
         ..Config::default()
-    };
-    let volume = Volume::open(store, OpenOptions::new(config)).await?;
+    }
+}
+
+async fn mounted(store: Arc<dyn Store>, commit_wait: Duration) -> Result<Arc<Fs>> {
+    let volume = Volume::open(store, OpenOptions::new(config(commit_wait))).await?;
     Ok(Fs::new(volume, FsOptions::default()))
+}
+
+/// Every call of the store takes as long.
+async fn mount(commit_wait: Duration) -> Result<Arc<Fs>> {
+    mounted(store(LATENCY), commit_wait).await
+}
+
+fn store(latency: Duration) -> Arc<dyn Store> {
+    let config = MemoryConfig {
+        latency: latency..=latency,
+        ..MemoryConfig::default()
+    };
+    MemoryCluster::with(1, config).host("one")
+}
+
+/// Only syncs take long.
+async fn mount_with_slow_syncs(commit_wait: Duration) -> Result<Arc<Fs>> {
+    let faults = Faults::new(1);
+    faults.add(Rule::new(Fault::Delay(LATENCY)).op(Op::Sync));
+    mounted(faults.wrap(store(Duration::ZERO)), commit_wait).await
 }
 
 async fn written(fs: &Fs, name: &str) -> (Ino, Fh) {
@@ -110,16 +129,57 @@ async fn closes(beside: bool) -> Vec<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_for_a_file_that_stays_open_is_bounded() {
-    let median = |mut took: Vec<Duration>| {
+async fn a_file_that_stays_open_is_waited_for_a_little_and_a_few_times() {
+    let median = |took: &[Duration]| {
+        let mut took = took.to_vec();
         took.sort();
         took[took.len() / 2]
     };
-    let alone = median(closes(false).await);
-    let beside = median(closes(true).await);
+    let (alone, beside) = (closes(false).await, closes(true).await);
     let milli = Duration::from_millis(1);
+    // A sync must have been seen first, so that it is known how long one takes.
+    let (first, usual) = (median(&beside[1..8]), median(&alone[1..8]));
     assert!(
-        alone < beside && beside <= alone + WAIT + milli,
-        "{alone:?} and {beside:?}"
+        usual < first && first <= usual + WAIT + milli,
+        "{first:?}, alone {usual:?}"
     );
+    let (later, usual) = (median(&beside[20..]), median(&alone[20..]));
+    assert!(later <= usual, "{later:?}, alone {usual:?}");
+}
+
+/// The syncs per file of writers each of whom does something else for a moment after each file.
+async fn looping(commit_wait: Duration, writers: usize) -> f64 {
+    const EACH: usize = 20;
+    let fs = mount_with_slow_syncs(commit_wait).await.expect("a mount");
+    let write = async |w: usize| {
+        // Not all at the same moment.
+        tokio::time::sleep(LATENCY * w as u32 / 2).await;
+        for n in 0..EACH {
+            let (ino, fh) = written(&fs, &format!("{w}-{n}")).await;
+            fs.flush(ino, fh, 0).await.expect("close");
+            fs.release(ino, fh).await.expect("release");
+            tokio::time::sleep(WAIT / 2).await;
+        }
+    };
+    let counted = || fs.volume().counters().syncs.load(Ordering::Relaxed);
+    let before = counted();
+    futures::future::join_all((0..writers).map(write)).await;
+    (counted() - before) as f64 / (writers * EACH) as f64
+}
+
+/// Two groups of writers took turns: whoever was acknowledged came back while the sync of the others ran.
+#[tokio::test(start_paused = true)]
+async fn writers_that_come_back_at_once_all_share_one_sync() {
+    for writers in [2, 8] {
+        let (waiting, not) = (
+            looping(WAIT, writers).await,
+            looping(Duration::ZERO, writers).await,
+        );
+        let least = 1.0 / writers as f64;
+        assert!(
+            waiting < 1.3 * least,
+            "{writers} writers: {waiting} syncs per file"
+        );
+        assert!(not > 1.6 * least, "{writers} writers, not waiting: {not}");
+    }
 }

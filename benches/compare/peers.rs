@@ -88,7 +88,8 @@ impl Native {
                 let path = format!("{dir}/{}", Files::name(w, i));
                 assert!(self.client.get_file_info(&path).await.is_err(), "{path}");
                 let writer = self.create(&path).await;
-                fill(writer, files.size(w, i), files.piece, files.fsync).await;
+                let syncs = files.fsync.then_some(usize::MAX);
+                fill(writer, files.size(w, i), files.piece, syncs).await;
                 took.push(begun.elapsed());
             }
             took
@@ -109,17 +110,19 @@ impl Native {
     }
 }
 
-/// Writes all of a file, and closes it.
-pub async fn fill(mut writer: FileWriter, size: usize, piece: usize, hsync: bool) {
+/// Writes all of a file, and closes it. It is synced after each so many bytes and at its end, if at all.
+pub async fn fill(mut writer: FileWriter, size: usize, piece: usize, sync_every: Option<usize>) {
     let data = Bytes::from(vec![7; piece]);
-    let mut left = size;
+    let (mut left, mut unsynced) = (size, 0);
     while left > 0 {
         let part = data.slice(..left.min(piece));
         left -= part.len();
+        unsynced += part.len();
         writer.write_bytes(part).await.expect("write");
-    }
-    if hsync {
-        writer.hsync().await.expect("hsync");
+        if sync_every.is_some_and(|every| unsynced >= every || left == 0) {
+            writer.hsync().await.expect("hsync");
+            unsynced = 0;
+        }
     }
     writer.close().await.expect("close");
 }

@@ -69,7 +69,7 @@ const MIB: u64 = 1 << 20;
 options! {
     /// The most bytes in one segment, from block_size (64MiB, unless given) to 4GiB. A small root gets smaller ones, so that it can be compacted.
     segment_size: u64 = 256 * MIB;
-    /// Segments are not made smaller than this, however small the root. [default: 64MiB on HDFS, where each costs several calls to the NameNode; 4MiB on a local store]
+    /// Segments are not made smaller than this, however small the root. [default: 128MiB on HDFS, where each costs several calls to the NameNode; 4MiB on a local store]
     smallest_segment: Option<u64> = None;
     /// The HDFS block size of segments. Bytes stay in memory until their block is complete.
     block_size: u64 = 64 * MIB;
@@ -81,10 +81,10 @@ options! {
     cache_size: u64 = 256 * MIB;
     /// A file up to this size is committed with its data in the log; a longer one streams to a lane.
     small_file: u64 = 4 * MIB;
-    /// A new file of at least this size that will probably live long is kept apart from those that will not, for one more sync. [default: half of small-file on HDFS, a sixteenth on a local store]
+    /// A new file of at least this size that will probably live long is kept apart from those that will not, for one more sync. [default: a sixteenth of small-file on a local store; none on HDFS, where a sync is a call to the NameNode]
     lasting_file: Option<u64> = None;
-    /// How long a commit may wait for other files that are being written, to share one sync.
-    commit_wait: Duration = Duration::from_millis(2);
+    /// How long a commit may wait, at most as long as a sync usually takes, for others that are about to commit: they share one sync.
+    commit_wait: Duration = Duration::from_millis(10);
     /// Namespace changes (create, unlink, …) are durable after at most this time.
     commit_interval: Duration = Duration::from_millis(500);
     /// Data that was written but neither flushed nor synced is committed after this time.

@@ -9,10 +9,8 @@
 use super::Fs;
 use super::node::{Node, State};
 
-/// A file is worth a sync of its own from this part of `small_file` on. On HDFS a sync is a call to the
-/// NameNode, which is dearer than copying.
+/// A file is worth a sync of its own from this part of `small_file` on.
 const WORTHWHILE: u64 = 16;
-const WORTHWHILE_ON_HDFS: u64 = 2;
 
 impl Fs {
     /// Moves the uncommitted bytes of a new file to the lane of files that last, if it will
@@ -40,11 +38,11 @@ impl Fs {
 
     fn lasting_file(&self) -> u64 {
         let config = self.volume.config();
-        let part = match self.volume.is_remote() {
-            true => WORTHWHILE_ON_HDFS,
-            false => WORTHWHILE,
+        let usual = match self.volume.is_remote() {
+            // There a sync is a call to the NameNode, which is dearer than copying.
+            true => u64::MAX,
+            false => config.small_file / WORTHWHILE,
         };
-        let usual = config.small_file / part;
         config.lasting_file.unwrap_or(usual).max(1)
     }
 

@@ -10,6 +10,7 @@
 
 mod beginning;
 mod claims;
+mod joining;
 mod queue;
 mod segment_writer;
 mod tail;
@@ -395,14 +396,16 @@ impl Shared {
         self.state.lock().tail.place(&row);
     }
 
-    /// Everything before `pos` is durable.
-    fn acknowledge(&self, pos: Pos) {
+    /// Everything before `pos` is durable. Returns how many waited for that, and how many wait for more.
+    fn acknowledge(&self, pos: Pos) -> (usize, usize) {
         let mut state = self.state.lock();
         state.health.trouble = None;
         let done = state.queue.acknowledge(pos);
+        let counts = (done.count(), state.queue.waiting());
         drop(state);
         done.tell();
         self.room.notify_waiters();
+        counts
     }
 
     fn count(counter: &AtomicU64) {

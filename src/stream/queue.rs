@@ -64,6 +64,11 @@ pub(super) struct Acknowledged {
 }
 
 impl Acknowledged {
+    /// Those who waited for it.
+    pub(super) fn count(&self) -> usize {
+        self.waiters.len()
+    }
+
     pub(super) fn tell(self) {
         for waiter in self.waiters {
             // A waiter that gave up is fine.

@@ -1,6 +1,7 @@
 //! The task of a stream: writes what is queued, syncs, acknowledges, rolls when a segment fails.
 
 use super::beginning::Beginning;
+use super::joining::{Joining, Wait};
 use super::segment_writer::SegmentWriter;
 use super::{Alarm, Sealing, Shared, State, StreamOptions};
 use crate::base::{Error, ErrorKind, Pos, Result};
@@ -30,15 +31,12 @@ struct Task {
     segment: Option<SegmentWriter>,
     beginning: Beginning,
     pause: Duration,
-    /// How long a sync takes lately.
-    usual_sync: Duration,
+    joining: Joining,
     /// Steps that were given up early since the last success: each doubles the patience, or a store
     /// that is slow as a whole would never get anything done.
     hedges: u32,
     /// Syncs that were overtaken by a roll and are still under way.
     stragglers: Arc<AtomicUsize>,
-    /// Until when the coming sync waits for siblings.
-    join_until: Option<Instant>,
     /// Segments that are being sealed.
     seals: JoinSet<()>,
     /// The task ends because it was asked to.
@@ -58,13 +56,12 @@ enum Step {
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut task = Task {
         beginning: Beginning::new(shared.clone()),
+        joining: Joining::new(shared.options.commit_wait),
         shared,
         segment: None,
         pause: FIRST_PAUSE,
-        usual_sync: Duration::ZERO,
         hedges: 0,
         stragglers: Arc::default(),
-        join_until: None,
         seals: JoinSet::new(),
         shut_down: false,
     };
@@ -152,13 +149,16 @@ impl Task {
         let mut until = due;
         if due > now && queue.is_awaited() {
             let siblings = self.shared.counters.writers.load(Ordering::Relaxed);
-            let longest = options.commit_wait.min(self.usual_sync / 2);
-            let join_until = *self.join_until.get_or_insert(now + longest);
-            alarm.waiting = queue.waiting() + siblings;
-            until = match siblings > 0 {
-                true => due.min(join_until),
-                false => now,
-            };
+            let wait = self.joining.wait(now, queue.waiting(), siblings);
+            let Wait {
+                until: end,
+                waiting,
+            } = wait.unwrap_or(Wait {
+                until: now,
+                waiting: 1,
+            });
+            alarm.waiting = waiting;
+            until = due.min(end);
         }
         if until > now {
             state.alarm = alarm;
@@ -254,7 +254,7 @@ impl Task {
     }
 
     async fn sync(&mut self) -> Result<()> {
-        self.join_until = None;
+        self.joining.begin();
         let limit = self.step_limit();
         let Some(segment) = self.segment.as_mut() else {
             return Ok(());
@@ -285,7 +285,6 @@ impl Task {
             }
         }
         let took = started.elapsed();
-        self.usual_sync = (self.usual_sync * 7 + took) / 8;
         self.hedges = 0;
         if !segment.checked {
             self.shared.host.check_owner().await?;
@@ -294,7 +293,8 @@ impl Task {
         // Only now: what is not acknowledged is written again, and counts where it is then.
         segment.synced = upto;
         let visible = segment.base..segment.visible(self.shared.store.open_visibility());
-        self.shared.acknowledge(upto);
+        let (joined, waiting) = self.shared.acknowledge(upto);
+        self.joining.done(took, joined, waiting);
         self.shared.state.lock().tail.release(segment.name, visible);
         Ok(())
     }
@@ -306,7 +306,7 @@ impl Task {
             // Few hedges at a time: if every sync is slow, more writing makes it worse. More than one,
             // as the next block of the new segment may be placed on the replica that hangs, too.
             Some(hedge) if self.stragglers.load(Ordering::Relaxed) < STRAGGLERS => {
-                let usual = hedge.max(self.usual_sync * 8);
+                let usual = hedge.max(self.joining.usual_sync() * 8);
                 usual.saturating_mul(1 << self.hedges.min(8)).min(limit)
             }
             _ => limit,

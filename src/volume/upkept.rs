@@ -153,7 +153,7 @@ const LOCAL_SCRUB: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A segment costs HDFS several calls to the NameNode, and what a small root wastes in large ones is
 /// little; on a local disk a roll is cheap.
-const SMALLEST_ON_HDFS: u64 = 64 << 20;
+const SMALLEST_ON_HDFS: u64 = 128 << 20;
 const SMALLEST_LOCAL: u64 = 4 << 20;
 
 pub fn duty_options(volume: &Volume) -> DutyOptions {
