@@ -9,14 +9,42 @@ use fuser::{
 use nix::mount::{MntFlags, umount2};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
-const TTL: Duration = Duration::from_secs(1);
+/// How long the kernel remembers names and attributes.
+pub const TTL: Duration = Duration::from_secs(1);
 const MAX_IO: u32 = 1 << 20;
+
+/// What is agreed with fuser and the kernel.
+#[derive(Clone, Copy)]
+pub struct Options {
+    pub threads: usize,
+    pub clone_fd: bool,
+    pub max_write: u32,
+    pub writeback: bool,
+    /// Bytes; only root can set it.
+    pub readahead: u32,
+    /// How long the kernel remembers names and attributes.
+    pub ttl: Duration,
+}
+
+impl Default for Options {
+    /// As stowfs by default.
+    fn default() -> Options {
+        Options {
+            threads: std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8)),
+            clone_fd: true,
+            max_write: MAX_IO,
+            writeback: false,
+            readahead: MAX_IO,
+            ttl: TTL,
+        }
+    }
+}
 
 /// The mount; it goes away with this.
 pub struct Empty {
@@ -25,6 +53,10 @@ pub struct Empty {
 
 impl Empty {
     pub fn mount() -> Empty {
+        Empty::with(Options::default())
+    }
+
+    pub fn with(options: Options) -> Empty {
         let dir = tempfile::Builder::new()
             .prefix("bench-empty-")
             .tempdir()
@@ -37,19 +69,27 @@ impl Empty {
             MountOption::NoSuid,
         ];
         config.acl = SessionACL::Owner;
-        // As stowfs by default.
-        let threads = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8));
-        config.n_threads = Some(threads);
-        config.clone_fd = true;
-        let session = Session::new(Names::default(), dir.path(), &config).expect("a mount");
+        config.n_threads = Some(options.threads);
+        config.clone_fd = options.clone_fd;
+        let session = Session::new(Names::new(options), dir.path(), &config).expect("a mount");
         let background = session.spawn().expect("a session");
         // Its own unmounting fails while files are open.
         std::mem::forget(background);
+        read_far_ahead(dir.path(), options.readahead);
         Empty { dir: Some(dir) }
     }
 
     pub fn path(&self) -> PathBuf {
         self.dir.as_ref().expect("mounted").path().to_path_buf()
+    }
+}
+
+fn read_far_ahead(dir: &Path, bytes: u32) {
+    let device = nix::sys::stat::stat(dir).expect("stat").st_dev;
+    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+    let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    if let Err(e) = std::fs::write(&setting, (bytes / 1024).to_string()) {
+        println!("  {setting}: {e}");
     }
 }
 
@@ -87,8 +127,8 @@ impl Directory {
     }
 }
 
-#[derive(Default)]
 struct Names {
+    options: Options,
     next: AtomicU64,
     dirs: Mutex<HashMap<u64, Directory>>,
     /// Sizes of files that were written or cut.
@@ -96,6 +136,15 @@ struct Names {
 }
 
 impl Names {
+    fn new(options: Options) -> Names {
+        Names {
+            options,
+            next: AtomicU64::default(),
+            dirs: Mutex::default(),
+            sizes: Mutex::default(),
+        }
+    }
+
     fn attr(&self, ino: u64, kind: FileType) -> FileAttr {
         let size = self.sizes.lock().unwrap().get(&ino).copied().unwrap_or(0);
         FileAttr {
@@ -176,7 +225,10 @@ impl Filesystem for Names {
             // A kernel without it goes on without it.
             let _ = config.add_capabilities(flag);
         }
-        let _ = config.set_max_write(MAX_IO);
+        if self.options.writeback {
+            let _ = config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE);
+        }
+        let _ = config.set_max_write(self.options.max_write);
         let _ = config.set_max_background(64);
         if let Err(most) = config.set_max_readahead(MAX_IO) {
             let _ = config.set_max_readahead(most);
@@ -190,13 +242,15 @@ impl Filesystem for Names {
             dirs.get(&parent.0).and_then(|d| d.get(name))
         };
         match found {
-            Some((ino, kind)) => reply.entry(&TTL, &self.attr(ino, kind), Generation(0)),
+            Some((ino, kind)) => {
+                reply.entry(&self.options.ttl, &self.attr(ino, kind), Generation(0))
+            }
             None => reply.error(Errno::ENOENT),
         }
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        reply.attr(&TTL, &self.attr(ino.0, self.kind(ino.0)));
+        reply.attr(&self.options.ttl, &self.attr(ino.0, self.kind(ino.0)));
     }
 
     fn setattr(
@@ -220,7 +274,7 @@ impl Filesystem for Names {
         if let Some(size) = size {
             self.sizes.lock().unwrap().insert(ino.0, size);
         }
-        reply.attr(&TTL, &self.attr(ino.0, self.kind(ino.0)));
+        reply.attr(&self.options.ttl, &self.attr(ino.0, self.kind(ino.0)));
     }
 
     fn mknod(
@@ -234,7 +288,7 @@ impl Filesystem for Names {
         reply: ReplyEntry,
     ) {
         let attr = self.make(parent, name, FileType::RegularFile);
-        reply.entry(&TTL, &attr, Generation(0));
+        reply.entry(&self.options.ttl, &attr, Generation(0));
     }
 
     fn mkdir(
@@ -247,7 +301,7 @@ impl Filesystem for Names {
         reply: ReplyEntry,
     ) {
         let attr = self.make(parent, name, FileType::Directory);
-        reply.entry(&TTL, &attr, Generation(0));
+        reply.entry(&self.options.ttl, &attr, Generation(0));
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -296,7 +350,13 @@ impl Filesystem for Names {
     ) {
         let attr = self.make(parent, name, FileType::RegularFile);
         let flags = FopenFlags::FOPEN_KEEP_CACHE;
-        reply.created(&TTL, &attr, Generation(0), FileHandle(0), flags);
+        reply.created(
+            &self.options.ttl,
+            &attr,
+            Generation(0),
+            FileHandle(0),
+            flags,
+        );
     }
 
     fn read(
@@ -380,7 +440,14 @@ impl Filesystem for Names {
     ) {
         self.list(ino.0, offset, |name, ino, kind, next| {
             let attr = self.attr(ino, kind);
-            reply.add(INodeNo(ino), next, name, &TTL, &attr, Generation(0))
+            reply.add(
+                INodeNo(ino),
+                next,
+                name,
+                &self.options.ttl,
+                &attr,
+                Generation(0),
+            )
         });
         reply.ok();
     }

@@ -95,75 +95,102 @@ fn per_file(calls: &RpcCounts, files: f64) -> String {
     parts.join(", ")
 }
 
-pub fn namenode(extent: &Extent, report: &mut Report) {
-    let hdfs = cluster(3, 3);
-    let java = Java::new();
+/// One kind of load on a NameNode.
+struct Case {
+    name: &'static str,
+    files: Files,
+    /// What a plain file costs does not depend on how many there are, so the peer writes fewer.
+    peer_each: usize,
+    goal: Goal,
+}
+
+fn cases(extent: &Extent) -> [Case; 3] {
     let mixed = |writers, each, every| Files {
         sizes: sizes(),
         every,
-        ..Files::small(writers, each)
+        ..Files::small(writers, extent.scaled(each))
     };
-    let cases = [
-        (
+    let case = |name, files: Files, peer_each, goal| Case {
+        name,
+        peer_each: files.each.min(peer_each),
+        files,
+        goal,
+    };
+    let second = Some(Duration::from_secs(1));
+    [
+        case(
             "8 writers",
-            mixed(8, extent.scaled(100), None),
+            mixed(8, 1250, None),
+            100,
             Goal::RatioAtMost(1.0 / 20.0),
         ),
-        (
+        case(
             "1 writer",
-            mixed(1, extent.scaled(200), None),
+            mixed(1, 400, None),
+            200,
             Goal::RatioAtMost(1.0 / 6.0),
         ),
-        (
+        case(
             "one file a second",
-            mixed(1, extent.scaled(30), Some(Duration::from_secs(1))),
+            mixed(1, 30, second),
+            30,
             Goal::RatioAtMost(1.0),
         ),
-    ];
-    for (n, (case, files, goal)) in cases.into_iter().enumerate() {
+    ]
+}
+
+pub fn namenode(extent: &Extent, report: &mut Report) {
+    let hdfs = cluster(3, 3);
+    let java = Java::new();
+    for (n, case) in cases(extent).into_iter().enumerate() {
         // Counts hardly differ between rounds, so there is one; the waits are short to keep it short.
         let waits = ["--gc-grace=3s", "--idle-seal=3s"];
         let mut mount = mount(&hdfs, &format!("counts-{n}"), &waits);
         let (dir, plain) = (mount.path(), format!("/plain-{n}"));
+        let files = &case.files;
         let ours = cost(&hdfs, || drop(files.write(&dir)), || files.unlink(&dir));
         // What it asks while it is idle is not the peer's.
         mount.umount();
+        let peer = Files {
+            each: case.peer_each,
+            ..files.clone()
+        };
         let direct = cost(
             &hdfs,
-            || drop(java.write(&hdfs, &plain, &files, 0)),
-            || java.delete(&hdfs, &plain, &files),
+            || drop(java.write(&hdfs, &plain, &peer, 0)),
+            || java.delete(&hdfs, &plain, &peer),
         );
-        let count = files.count() as f64;
-        let mut row = |what: &str, unit, a: u64, b: u64, goal| {
-            let peer = Some(("Java client", b as f64 / count));
-            report.row(
-                ("namenode", &format!("{what}, {case}")),
-                unit,
-                a as f64 / count,
-                peer,
-                goal,
-            );
+        namenode_rows(report, &case, ours.per_file(files), direct.per_file(&peer));
+        let note = |who, cost: &Cost, files: &Files| {
+            let calls = per_file(&cost.calls, files.count() as f64);
+            format!("{who}, {}, {} files: {calls}", case.name, files.count())
         };
-        let total = |c: &Cost| c.calls.total();
-        row(
-            "NameNode calls",
-            "per file",
-            total(&ours),
-            total(&direct),
-            Some(goal),
-        );
-        let (a, b) = (ours.transactions, direct.transactions);
-        row("edit-log transactions", "per file", a, b, None);
-        if n == 0 {
-            let (a, b) = (10_000 * ours.left, 10_000 * direct.left);
-            let goal = Some(Goal::RatioAtMost(0.01));
-            row("HDFS files + blocks left", "per 10,000 files", a, b, goal);
-        }
-        report.note(format!("stowfs, {case}: {}", per_file(&ours.calls, count)));
-        report.note(format!(
-            "Java client, {case}: {}",
-            per_file(&direct.calls, count)
-        ));
+        report.note(note("stowfs", &ours, files));
+        report.note(note("Java client", &direct, &peer));
+    }
+}
+
+/// Calls, transactions, and what is left.
+type PerFile = [f64; 3];
+
+impl Cost {
+    fn per_file(&self, files: &Files) -> PerFile {
+        let counts = [self.calls.total(), self.transactions, self.left];
+        counts.map(|n| n as f64 / files.count() as f64)
+    }
+}
+
+fn namenode_rows(report: &mut Report, case: &Case, ours: PerFile, direct: PerFile) {
+    let mut row = |i: usize, what: &str, unit, times: f64, goal| {
+        let peer = Some(("Java client", times * direct[i]));
+        let what = format!("{what}, {}", case.name);
+        report.row(("namenode", &what), unit, times * ours[i], peer, goal);
+    };
+    row(0, "NameNode calls", "per file", 1.0, Some(case.goal));
+    row(1, "edit-log transactions", "per file", 1.0, None);
+    if case.files.writers > 1 {
+        let (what, unit) = ("HDFS files + blocks left", "per 10,000 files");
+        row(2, what, unit, 10_000.0, Some(Goal::RatioAtMost(0.01)));
     }
 }
 
@@ -171,45 +198,59 @@ pub fn latency(extent: &Extent, report: &mut Report) {
     let hdfs = cluster(3, 3);
     let (java, native) = (Java::new(), Native::new(&hdfs));
     let mount = mount(&hdfs, "latency", &[]);
-    for (writers, each) in [(8, 25), (1, 50)] {
+    for (writers, each) in [(8, 100), (1, 200)] {
         for fsync in [false, true] {
             let files = Files {
                 fsync,
                 ..Files::small(writers, extent.scaled(each))
             };
-            let mut rounds: [Rounds; 3] = Default::default();
+            // They take several times as long for each.
+            let peer = Files {
+                each: files.each.div_ceil(4),
+                ..files.clone()
+            };
+            let mut rounds: [Rounds; 4] = Default::default();
             for n in 0..extent.rounds {
                 let name = format!("{writers}-{fsync}-{n}");
                 let dir = mount.at(&name);
                 std::fs::create_dir(&dir).expect("mkdir");
                 rounds[0].push(files.write(&dir));
-                rounds[1].push(java.write(&hdfs, &format!("/java-{name}"), &files, 3));
-                rounds[2].push(native.write(&format!("/native-{name}"), &files));
+                rounds[1].push(java.write(&hdfs, &format!("/java-{name}"), &peer, 3));
+                rounds[2].push(native.write(&format!("/native-{name}"), &peer));
+                // The best that group commit could do: one sync after the other, for all writers at once.
+                let (bytes, path) = (writers * (64 << 10), format!("/syncs-{name}"));
+                rounds[3].push(native.syncs(&path, bytes, files.each));
             }
-            latency_rows(report, writers, fsync, &rounds);
+            latency_rows(report, &files, &rounds);
         }
     }
 }
 
-fn latency_rows(report: &mut Report, writers: usize, fsync: bool, rounds: &[Rounds; 3]) {
-    let with = if fsync { ", fsync" } else { "" };
-    let case = format!("64 KiB{with}, {writers} writers");
+/// A file that is open already, nothing around it.
+const SYNC: &str = "limit: one write and hsync for all writers";
+
+fn latency_rows(report: &mut Report, files: &Files, rounds: &[Rounds; 4]) {
+    let with = if files.fsync { ", fsync" } else { "" };
+    let case = format!("64 KiB{with}, {} writers", files.writers);
+    let mut rows = |what: String, unit, figures: [f64; 4], goal| {
+        let [ours, java, native, sync] = figures;
+        for (peer, goal) in [
+            (("Java client", java), goal),
+            (("hdfs-native", native), None),
+            ((SYNC, sync), None),
+        ] {
+            report.row(("latency", &what), unit, ours, Some(peer), goal);
+        }
+    };
     for (quantile, name, most) in [(0.5, "p50", 0.25), (0.99, "p99", 0.1)] {
-        let [ours, java, native] = rounds.each_ref().map(|r| r.quantile_ms(quantile));
         let what = format!("create to close {name}, {case}");
-        let goal = Some(Goal::RatioAtMost(most));
-        let peer = Some(("Java client", java));
-        report.row(("latency", &what), "ms", ours, peer, goal);
-        let peer = Some(("hdfs-native", native));
-        report.row(("latency", &what), "ms", ours, peer, None);
+        let figures = rounds.each_ref().map(|r| r.quantile_ms(quantile));
+        rows(what, "ms", figures, Some(Goal::RatioAtMost(most)));
     }
-    let [ours, java, native] = rounds.each_ref().map(Rounds::per_second);
-    let what = format!("create to close, {case}");
-    let goal = (writers == 8).then_some(Goal::RatioAtLeast(20.0));
-    let peer = Some(("Java client", java));
-    report.row(("latency", &what), "files/s", ours, peer, goal);
-    let peer = Some(("hdfs-native", native));
-    report.row(("latency", &what), "files/s", ours, peer, None);
+    let mut figures = rounds.each_ref().map(Rounds::per_second);
+    figures[3] *= files.writers as f64;
+    let goal = (files.writers == 8).then_some(Goal::RatioAtLeast(20.0));
+    rows(format!("create to close, {case}"), "files/s", figures, goal);
 }
 
 /// Eight writers while a DataNode that is written to stands still for 20 s.

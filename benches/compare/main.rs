@@ -14,6 +14,7 @@ mod empty;
 mod hdfs;
 mod local;
 mod metadata;
+mod options;
 mod peers;
 mod report;
 mod streams;
@@ -46,6 +47,7 @@ const PARTS: &[(&str, Part)] = &[
     ("read", streams::read),
     ("metadata", metadata::operations),
     ("index", metadata::index),
+    ("options", options::compare),
 ];
 
 fn number<T: std::str::FromStr>(name: &str, usual: T) -> T {

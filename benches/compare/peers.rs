@@ -104,6 +104,24 @@ impl Native {
         }
     }
 
+    /// Writes to one open file, and syncs it each time.
+    pub fn syncs(&self, path: &str, bytes: usize, times: usize) -> Took {
+        self.runtime.block_on(async {
+            let mut writer = self.create(path).await;
+            let (data, begun) = (Bytes::from(vec![7; bytes]), Instant::now());
+            let mut each = Vec::new();
+            for _ in 0..times {
+                let begun = Instant::now();
+                writer.write_bytes(data.clone()).await.expect("write");
+                writer.hsync().await.expect("hsync");
+                each.push(begun.elapsed());
+            }
+            let all = begun.elapsed();
+            writer.close().await.expect("close");
+            Took { each, all }
+        })
+    }
+
     pub async fn create(&self, path: &str) -> FileWriter {
         let options = WriteOptions::default().create_parent(true);
         self.client.create(path, options).await.expect("create")

@@ -1,6 +1,7 @@
 //! Long files and many packed ones on HDFS, beside hdfs-native.
 
 use crate::Extent;
+use crate::empty::Empty;
 use crate::hdfs::{cluster, mount};
 use crate::local::{read_large, write_large};
 use crate::peers::{Native, fill};
@@ -8,6 +9,7 @@ use crate::report::{Goal, Report};
 use crate::work::{Files, Rounds, Took, median, on_threads};
 use futures::StreamExt;
 use futures::future::join_all;
+use std::fs::File;
 use std::path::Path;
 use std::thread;
 use std::time::Instant;
@@ -83,8 +85,8 @@ pub fn read(extent: &Extent, report: &mut Report) {
     files.write(&dir);
     write_large(&mount.at("large"), large, PIECE);
     prepare(&Native::new(&hdfs), &files, large);
-    let mut rounds: [Rounds; 2] = Default::default();
-    let mut rates: [Vec<f64>; 2] = Default::default();
+    let mut rounds: [Rounds; 3] = Default::default();
+    let mut rates: [Vec<f64>; 3] = Default::default();
     for _ in 0..extent.rounds {
         // Cold: what the mount, its kernel cache and the client remembered is gone.
         mount.umount();
@@ -94,8 +96,12 @@ pub fn read(extent: &Extent, report: &mut Report) {
         let native = Native::new(&hdfs);
         rounds[1].push(plain(&native, &files));
         rates[1].push(plain_large(&native));
+        let empty = cold_and_empty(&files, large);
+        rounds[2].push(packed(&empty.path(), &files));
+        rates[2].push(read_large(&empty.path().join("large"), PIECE));
     }
-    let [ours, direct] = rounds.each_ref().map(Rounds::per_second);
+    let [ours_large, direct_large, empty_large] = rates.map(median);
+    let [ours, direct, empty] = rounds.each_ref().map(Rounds::per_second);
     let what = format!(
         "reading {} files of 64 KiB, cold, {READERS} readers",
         files.count()
@@ -103,22 +109,44 @@ pub fn read(extent: &Extent, report: &mut Report) {
     let peer = Some(("hdfs-native", direct));
     let goal = Some(Goal::RatioAtLeast(5.0));
     report.row(("read", &what), "files/s", ours, peer, goal);
-    let [ours, direct] = rates.map(median);
+    let one_file = direct_large * 1024.0 / 64.0;
+    let peer = Some(("limit: hdfs-native, the same bytes in one file", one_file));
+    report.row(("read", &what), "files/s", ours, peer, None);
+    let peer = Some(("limit: empty filesystem", empty));
+    report.row(("read", &what), "files/s", ours, peer, None);
     let what = format!("reading a file of {large} MiB, cold");
-    let peer = Some(("hdfs-native", direct));
-    report.row(("read", &what), "MiB/s", ours, peer, LARGE);
+    let peer = Some(("hdfs-native", direct_large));
+    report.row(("read", &what), "MiB/s", ours_large, peer, LARGE);
+    let peer = Some(("limit: empty filesystem", empty_large));
+    report.row(("read", &what), "MiB/s", ours_large, peer, None);
+}
+
+/// An empty filesystem with the same names and sizes, of which the kernel knows nothing any more.
+fn cold_and_empty(files: &Files, large: usize) -> Empty {
+    let empty = Empty::mount();
+    let make = |name: &str, size: usize| {
+        let file = File::create(empty.path().join(name)).expect("create");
+        // Not written: what is written stays in the kernel's cache.
+        file.set_len(size as u64).expect("truncate");
+    };
+    for (w, i) in files.all() {
+        make(&Files::name(w, i), files.size(w, i));
+    }
+    make("large", large << 20);
+    thread::sleep(crate::empty::TTL);
+    empty
 }
 
 /// The same as plain files; many at once, because each waits most of the time.
 fn prepare(native: &Native, files: &Files, large: usize) {
     const AT_ONCE: usize = 32;
-    let all = (0..files.writers).flat_map(|w| (0..files.each).map(move |i| (w, i)));
-    let writes = futures::stream::iter(all).for_each_concurrent(AT_ONCE, |(w, i)| async move {
-        let writer = native
-            .create(&format!("/plain/{}", Files::name(w, i)))
-            .await;
-        fill(writer, files.size(w, i), files.piece, None).await;
-    });
+    let writes =
+        futures::stream::iter(files.all()).for_each_concurrent(AT_ONCE, |(w, i)| async move {
+            let writer = native
+                .create(&format!("/plain/{}", Files::name(w, i)))
+                .await;
+            fill(writer, files.size(w, i), files.piece, None).await;
+        });
     native.runtime.block_on(async {
         writes.await;
         let writer = native.create("/plain/large").await;

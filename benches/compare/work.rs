@@ -39,6 +39,12 @@ impl Files {
         self.writers * self.each
     }
 
+    /// Writer and number of each.
+    pub fn all(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let each = self.each;
+        (0..self.writers).flat_map(move |w| (0..each).map(move |i| (w, i)))
+    }
+
     pub fn size(&self, writer: usize, i: usize) -> usize {
         self.sizes[(writer * self.each + i) % self.sizes.len()]
     }
