@@ -111,6 +111,36 @@ async fn many_remounts_leave_few_segments() {
     }
 }
 
+/// A segment was sealed once it was full, so its last write began another block for a few bytes: one
+/// block in three, when a segment has two.
+#[tokio::test(start_paused = true)]
+async fn what_a_last_write_adds_begins_no_other_block() {
+    const BLOCK: u64 = 1 << 20;
+    let memory = MemoryConfig {
+        block_size: BLOCK,
+        ..MemoryConfig::default()
+    };
+    let cluster = MemoryCluster::with(7, memory);
+    let config = Config {
+        segment_size: 2 * BLOCK,
+        block_size: BLOCK,
+        ..Config::default()
+    };
+    let store: Arc<dyn Store> = cluster.host("a");
+    let fs = mount(&store, &config).await;
+    for n in 0..400 {
+        put(&fs, format!("file-{n}"), 50_000).await;
+    }
+    fs.volume().shutdown().await.expect("shutdown");
+    let mut full = 0;
+    for path in cluster.tree().iter().filter(|path| path.ends_with(".seg")) {
+        let len = store.stat(path).await.expect("stat").len;
+        assert!(len <= 2 * BLOCK, "{path} has {len} bytes");
+        full += u64::from(len > BLOCK);
+    }
+    assert!(full >= 8, "{full} full segments");
+}
+
 /// How long a pass over many dead segments takes beside writers that are never idle, and without any;
 /// and how long their commits take meanwhile.
 #[tokio::test(start_paused = true)]

@@ -51,6 +51,9 @@ pub trait Host: Send + Sync + 'static {
 pub struct StreamOptions {
     /// A segment is sealed when its file is this large (bytes).
     pub segment_size: u64,
+    /// It is sealed when only this is left (bytes, at most a sixteenth): what a last write and the footer add
+    /// shall not begin another block.
+    pub spare: u64,
     /// Frames without a waiter are synced after this time.
     pub commit_interval: Duration,
     /// The longest that a sync waits for files that are still being written to join it.
@@ -75,6 +78,7 @@ impl Default for StreamOptions {
     fn default() -> StreamOptions {
         StreamOptions {
             segment_size: 256 << 20,
+            spare: 0,
             commit_interval: Duration::from_secs(1),
             commit_wait: Duration::ZERO,
             sync_timeout: Duration::from_secs(10),

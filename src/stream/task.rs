@@ -131,9 +131,10 @@ impl Task {
             true => options.segment_size,
             false => self.shared.counters.segment_size(options.segment_size),
         };
+        let enough = largest - options.spare.min(largest / 16);
         self.segment
             .as_ref()
-            .is_some_and(|s| s.file_len() >= largest || now >= s.opened + options.max_age)
+            .is_some_and(|s| s.file_len() >= enough || now >= s.opened + options.max_age)
     }
 
     /// Something is not durable, but it is little: syncs if somebody waits for it or it has waited

@@ -417,6 +417,10 @@ fn stream_options(config: &Config, visibility: OpenVisibility) -> StreamOptions 
     let remote = visibility.is_remote();
     StreamOptions {
         segment_size: config.segment_size,
+        spare: match visibility {
+            OpenVisibility::CompleteBlocks(block) => block / 8,
+            _ => 0,
+        },
         commit_interval: config.commit_interval,
         commit_wait: config.commit_wait,
         // Several attempts fit into an operation's time, so that one bad pipeline is not an error.
