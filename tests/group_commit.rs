@@ -18,7 +18,7 @@ const WHO: Caller = Caller {
     pid: 1,
 };
 const WAIT: Duration = Duration::from_millis(2);
-/// Of each call of the store, so that half of a sync is longer than the wait.
+/// Of each call of the store, so that a sync is longer than the wait.
 const LATENCY: Duration = Duration::from_millis(10);
 
 fn config(commit_wait: Duration) -> Config {
@@ -112,39 +112,46 @@ async fn a_file_that_is_being_written_joins_the_sync_of_another() {
     );
 }
 
-/// How long each of many closes takes, with a file open beside them that nobody closes or without.
-async fn closes(beside: bool) -> Vec<Duration> {
+/// The usual time of a close among the first and among later ones: of writers that are never idle, with
+/// a file open beside them that nobody closes or without.
+async fn closes(writers: usize, beside: bool) -> [Duration; 2] {
     let fs = mount(WAIT).await.expect("a mount");
     if beside {
         written(&fs, "idle").await;
     }
-    let mut took = Vec::new();
-    for n in 0..40 {
-        let (ino, fh) = written(&fs, &format!("f{n}")).await;
-        let begun = tokio::time::Instant::now();
-        fs.flush(ino, fh, 0).await.expect("close");
-        took.push(begun.elapsed());
-    }
-    took
+    let write = async |w: usize| {
+        let mut took = Vec::new();
+        for n in 0..40 {
+            let (ino, fh) = written(&fs, &format!("{w}-{n}")).await;
+            let begun = tokio::time::Instant::now();
+            fs.flush(ino, fh, 0).await.expect("close");
+            took.push(begun.elapsed());
+        }
+        took
+    };
+    let took = futures::future::join_all((0..writers).map(write)).await;
+    // A sync must have been seen first, so that it is known how long one takes.
+    [1..8, 20..40].map(|range| {
+        let mut of_all: Vec<Duration> = took
+            .iter()
+            .flat_map(|t| t[range.clone()].to_vec())
+            .collect();
+        of_all.sort();
+        of_all[of_all.len() / 2]
+    })
 }
 
+/// With two writers every commit had waited in vain for the third, for ever.
 #[tokio::test(start_paused = true)]
 async fn a_file_that_stays_open_is_waited_for_a_little_and_a_few_times() {
-    let median = |took: &[Duration]| {
-        let mut took = took.to_vec();
-        took.sort();
-        took[took.len() / 2]
-    };
-    let (alone, beside) = (closes(false).await, closes(true).await);
-    let milli = Duration::from_millis(1);
-    // A sync must have been seen first, so that it is known how long one takes.
-    let (first, usual) = (median(&beside[1..8]), median(&alone[1..8]));
-    assert!(
-        usual < first && first <= usual + WAIT + milli,
-        "{first:?}, alone {usual:?}"
-    );
-    let (later, usual) = (median(&beside[20..]), median(&alone[20..]));
-    assert!(later <= usual, "{later:?}, alone {usual:?}");
+    for writers in [1, 2, 8] {
+        let (alone, beside) = (closes(writers, false).await, closes(writers, true).await);
+        let most = alone[0] + WAIT + Duration::from_millis(1);
+        assert!(
+            alone[0] < beside[0] && beside[0] <= most && beside[1] <= alone[1],
+            "{writers} writers: {beside:?}, alone {alone:?}"
+        );
+    }
 }
 
 /// The syncs per file of writers each of whom does something else for a moment after each file.
@@ -182,4 +189,26 @@ async fn writers_that_come_back_at_once_all_share_one_sync() {
         );
         assert!(not > 1.6 * least, "{writers} writers, not waiting: {not}");
     }
+}
+
+/// A long file goes to two lanes in turn, and its sync had waited for one after the other.
+#[tokio::test(start_paused = true)]
+async fn the_parts_of_a_file_on_two_lanes_are_synced_at_the_same_time() {
+    let fs = mount_with_slow_syncs(Duration::ZERO)
+        .await
+        .expect("a mount");
+    let (ino, fh) = written(&fs, "long").await;
+    let mut took = Duration::MAX;
+    for n in 0..4 {
+        for turn in 2 * n..2 * n + 2 {
+            let data = Bytes::from(vec![7; 5 << 20]);
+            let wrote = fs.write(ino, fh, turn << 24, data, WriteMode::default());
+            assert_eq!(wrote.await, Ok(5 << 20));
+        }
+        let begun = tokio::time::Instant::now();
+        fs.fsync(ino, fh, false).await.expect("fsync");
+        took = took.min(begun.elapsed());
+    }
+    // That of the lanes, and then that of the record.
+    assert!(took < LATENCY * 5 / 2, "{took:?}");
 }

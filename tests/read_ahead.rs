@@ -88,6 +88,36 @@ async fn neighbours_come_with_few_requests_in_any_order() {
     }
 }
 
+/// Requests of half a MiB and more had all been taken for parts of long files, whose neighbours are not
+/// worth it: each file cost a request of its own.
+#[tokio::test]
+async fn neighbours_of_a_mib_that_are_read_whole_come_together_too() {
+    let files: Vec<Bytes> = (0..24).map(|i| filled::content(i, 999_000)).collect();
+    let root = Root::new(&files).await;
+    let before = root.host.calls();
+    for (extent, content) in root.extents.iter().zip(&files) {
+        assert!(root.volume.fetch(extent).await.unwrap() == content);
+    }
+    let calls = root.host.calls() - before;
+    assert!(calls < 18, "{calls} calls");
+}
+
+/// Twice the same part of a long file: the kernel keeps it, so the cache has only the blocks at its edges.
+#[tokio::test]
+async fn a_long_file_that_is_read_on_and_on_does_not_fill_the_cache() {
+    let content = filled::content(1, 4_000_000);
+    let root = Root::new(std::slice::from_ref(&content)).await;
+    let mut at = 100_000;
+    while at + (1 << 20) <= root.extents[0].len as u64 {
+        let part = root.extents[0].clip(at, at + (1 << 20));
+        let got = root.volume.fetch(&part).await.unwrap();
+        assert!(got == content[at as usize..][..1 << 20]);
+        at += 1 << 20;
+    }
+    let cached = root.volume.memory().cache;
+    assert!((1..1 << 20).contains(&cached), "{cached} bytes");
+}
+
 #[tokio::test]
 async fn a_damaged_neighbour_is_missed_by_nobody_else() {
     let files = small();

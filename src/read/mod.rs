@@ -9,7 +9,7 @@ use crate::base::{Error, ErrorKind, Pos, Result, StreamId, Timestamp};
 use crate::cache::{BlockCache, BlockKey};
 use crate::format::frame::{blocks, head_len};
 use crate::format::segment::HEADER_LEN;
-use crate::format::{BLOCK, Extent};
+use crate::format::{BLOCK, Extent, MAX_PAYLOAD};
 use crate::store::{Reader, Store};
 use ahead::{Ahead, REGION, Step, Ticket};
 use bytes::{Bytes, BytesMut};
@@ -25,9 +25,12 @@ use window::{Cursor, Head};
 const AHEAD: u32 = (1 << 20) / BLOCK as u32;
 /// Blocks fetched when a frame is begun: more would be wasted on those who only look at its start.
 const AHEAD_AT_START: u32 = (256 << 10) / BLOCK as u32;
-/// A request for so many blocks comes from somebody who reads on and on. The kernel keeps what it asked
-/// for, so a second copy of it here would only push out what others need, and cost a copy.
+/// A request for so many blocks of a long file is a scan. The kernel keeps what it asked for, so a second
+/// copy of it here would only push out what others need, and cost a copy.
 const SCAN: usize = (512 << 10) / BLOCK;
+/// Long files are cut into frames that are nearly as long as can be. The neighbours of shorter ones are
+/// worth reading ahead.
+const LONG: u32 = (MAX_PAYLOAD / 8 * 7) as u32;
 /// A smaller cache does not hold what several readers fetch ahead.
 const CACHE_FOR_REGIONS: u64 = 16 * REGION;
 
@@ -80,7 +83,7 @@ impl FrameReader {
             if next == wanted.end {
                 break;
             }
-            let scans = (wanted.end - next) as usize >= SCAN;
+            let scans = is_scan(extent, &(next..wanted.end));
             if let Some(bytes) = shared.cached(extent, next, place) {
                 got.push(bytes);
             } else if !scans && tried != Some(next) && shared.read_ahead(extent, next, place).await
@@ -236,7 +239,7 @@ impl Shared {
             self.read_framed(extent, place, &*reader, &range).await
         };
         let got = got.context(format_args!("reading {} at {}", place.path, place.offset))?;
-        let scans = wanted.len() >= SCAN;
+        let scans = is_scan(extent, &wanted);
         for (block, bytes) in range.zip(got.chunks(BLOCK)) {
             if !(scans && is_whole(extent, block)) {
                 // Copied: a cached block must not keep all that was fetched alive.
@@ -256,7 +259,7 @@ impl Shared {
         place: &Place,
     ) -> Range<u32> {
         let ahead = match wanted.start {
-            _ if wanted.len() >= SCAN => 0,
+            _ if is_scan(e, &wanted) => 0,
             0 => AHEAD_AT_START,
             n if self.blocks.contains(&key(e, n - 1)) => AHEAD,
             _ => 0,
@@ -384,6 +387,11 @@ fn key(e: &Extent, block: u32) -> BlockKey {
     }
 }
 
+/// Whether somebody who asks for these blocks reads a long file on and on.
+fn is_scan(e: &Extent, wanted: &Range<u32>) -> bool {
+    wanted.len() >= SCAN && (e.frame == 0 || e.frame >= LONG)
+}
+
 /// Whether an extent has all of a block's bytes.
 fn is_whole(e: &Extent, block: u32) -> bool {
     let from = block as u64 * BLOCK as u64;
@@ -397,7 +405,7 @@ fn cut(e: &Extent, start: u32, parts: &[Bytes]) -> Bytes {
     let len = e.len as usize;
     if let Some(only) = parts.first().filter(|b| from + len <= b.len()) {
         let cut = only.slice(from..from + len);
-        // What is kept for long must not keep much more alive.
+        // What is kept for long must not keep alive more than twice of what is counted.
         return match len < only.len() / 2 {
             true => Bytes::copy_from_slice(&cut),
             false => cut,

@@ -6,6 +6,7 @@ use crate::base::{Error, ErrorKind, Pos, Result, StreamId};
 use crate::format::{DataFrame, Extent, Row};
 use crate::stream::{Identity, Stream};
 use bytes::Bytes;
+use futures::future::try_join_all;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -139,16 +140,15 @@ impl Lanes {
             let end = upto.entry(e.stream).or_default();
             *end = (*end).max(e.pos + e.frame as u64);
         }
-        for (stream, pos) in upto {
+        // At the same time: a file that goes to two lanes waits for the slower one, not for both.
+        let syncs = upto.into_iter().map(async |(stream, pos)| {
             let lane = self.find(stream).ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Invalid,
-                    format!("{stream:?} is not a lane of this session"),
-                )
+                let text = format!("{stream:?} is not a lane of this session");
+                Error::new(ErrorKind::Invalid, text)
             })?;
-            lane.stream.wait_durable(pos, limit).await?;
-        }
-        Ok(())
+            lane.stream.wait_durable(pos, limit).await
+        });
+        try_join_all(syncs).await.map(drop)
     }
 
     pub(super) fn kill(&self, error: &Error) {
