@@ -1,7 +1,7 @@
 //! The local store beside ext4, and the mount beside an empty filesystem on the same fuser.
 
 use crate::Extent;
-use crate::empty::Empty;
+use crate::empty::{Empty, Options};
 use crate::report::{Goal, Report};
 use crate::support::mount::Mount;
 use crate::support::scratch::Scratch;
@@ -91,11 +91,12 @@ fn processor_time(pid: u32) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
+const FUSE_GOAL: Option<Goal> = Some(Goal::RatioAtLeast(0.5));
+
 pub fn fuse(extent: &Extent, report: &mut Report) {
-    const GOAL: Option<Goal> = Some(Goal::RatioAtLeast(0.5));
     let (ours, empty) = (InMemory::mount(&["--gc-grace=1s"]), Empty::mount());
     let roots = [ours.mount.path(), empty.path()];
-    for (writers, goal) in [(8, GOAL), (1, None)] {
+    for (writers, goal) in [(8, FUSE_GOAL), (1, None)] {
         let files = Files::small(writers, extent.scaled(2400 / writers));
         let mut rounds: [Rounds; 2] = Default::default();
         let mut cpu = Vec::new();
@@ -116,9 +117,18 @@ pub fn fuse(extent: &Extent, report: &mut Report) {
         let what = format!("CPU of the mount with unlink, 64 KiB, {writers} writers");
         report.row(("fuse", &what), "µs/file", median(cpu), None, None);
     }
+    long_files(extent, report, &ours, &empty);
+}
+
+fn long_files(extent: &Extent, report: &mut Report, ours: &InMemory, empty: &Empty) {
+    let keeps = Empty::with(Options {
+        keeps: true,
+        ..Options::default()
+    });
+    let roots = [ours.mount.path(), empty.path(), keeps.path()];
     for (piece, label) in [(1 << 20, "1 MiB"), (20_480, "20 KiB")] {
-        let mut rates: [[Vec<f64>; 2]; 2] = Default::default();
-        for _ in 0..extent.rounds {
+        let mut rates: [[Vec<f64>; 2]; 3] = Default::default();
+        for _ in 0..extent.rounds + 2 {
             for (rates, root) in rates.iter_mut().zip(&roots) {
                 let path = root.join("large");
                 let mib = extent.scaled(256);
@@ -127,11 +137,13 @@ pub fn fuse(extent: &Extent, report: &mut Report) {
                 std::fs::remove_file(&path).expect("unlink");
             }
         }
-        let [ours, empty] = rates.map(|of| of.map(median));
+        let [ours, empty, keeps] = rates.map(|of| of.map(median));
         for (i, verb) in ["write", "read"].into_iter().enumerate() {
             let what = format!("{verb} a large file in pieces of {label}");
             let peer = Some(("empty filesystem", empty[i]));
-            report.row(("fuse", &what), "MiB/s", ours[i], peer, GOAL);
+            report.row(("fuse", &what), "MiB/s", ours[i], peer, FUSE_GOAL);
+            let peer = Some(("limit: one that keeps and checks the bytes", keeps[i]));
+            report.row(("fuse", &what), "MiB/s", ours[i], peer, None);
         }
     }
 }

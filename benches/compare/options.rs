@@ -109,7 +109,7 @@ fn anywhere(path: &Path, bytes: usize, extent: &Extent) -> f64 {
     let file = File::open(path).expect("open");
     posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).expect("fadvise");
     let (mut random, mut data) = (StdRng::seed_from_u64(1), vec![0; bytes]);
-    let (len, reads) = (file.metadata().expect("stat").len(), extent.scaled(2000));
+    let (len, reads) = (file.metadata().expect("stat").len(), extent.scaled(10_000));
     let begun = Instant::now();
     for _ in 0..reads {
         let at = random.random_range(0..len - bytes as u64);
@@ -123,10 +123,11 @@ pub fn compare(extent: &Extent, report: &mut Report) {
     let variants = variants();
     let mounts: Vec<Empty> = variants.iter().map(|(_, o)| Empty::with(*o)).collect();
     let mut figures = vec![vec![Vec::new(); LOADS.len()]; variants.len()];
-    for _ in 0..extent.rounds + 2 {
+    for round in 0..extent.rounds + 2 {
         for (i, (_, load)) in LOADS.iter().enumerate() {
-            for (mount, figures) in mounts.iter().zip(&mut figures) {
-                figures[i].push(load(&mount.path(), extent));
+            // Another one is the first each time.
+            for n in (0..mounts.len()).map(|n| (n + round * 2) % mounts.len()) {
+                figures[n][i].push(load(&mounts[n].path(), extent));
             }
         }
     }

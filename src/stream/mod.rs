@@ -56,7 +56,7 @@ pub struct StreamOptions {
     pub spare: u64,
     /// Frames without a waiter are synced after this time.
     pub commit_interval: Duration,
-    /// The longest that a sync waits for files that are still being written to join it.
+    /// The longest that a sync waits for others to join it; see `joining`.
     pub commit_wait: Duration,
     /// A sync that takes longer has failed.
     pub sync_timeout: Duration,
