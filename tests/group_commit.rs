@@ -202,7 +202,7 @@ async fn the_parts_of_a_file_on_two_lanes_are_synced_at_the_same_time() {
     for n in 0..4 {
         for turn in 2 * n..2 * n + 2 {
             let data = Bytes::from(vec![7; 5 << 20]);
-            let wrote = fs.write(ino, fh, turn << 24, data, WriteMode::default());
+            let wrote = fs.write(ino, fh, turn << 26, data, WriteMode::default());
             assert_eq!(wrote.await, Ok(5 << 20));
         }
         let begun = tokio::time::Instant::now();

@@ -75,7 +75,8 @@ impl Joining {
     pub fn done(&mut self, took: Duration, joined: usize, waiting: usize) {
         self.usual_sync = (self.usual_sync * 7 + took) / 8;
         let before = std::mem::replace(&mut self.crowd, joined + waiting);
-        if self.crowd > before {
+        // A sync that nobody waited for says nothing.
+        if self.crowd > before.max(1) {
             self.vain = 0;
         } else if self.waits_for_siblings {
             self.vain += 1;

@@ -47,7 +47,7 @@ impl Lanes {
         permit: Option<BufferPermit>,
     ) -> Result<Extent> {
         // A file stays on its lane for a while, so that its extents lie together.
-        let turn = (frame.ino.0 + (frame.off >> 24)) % LANES;
+        let turn = (frame.ino.0 + (frame.off >> 26)) % LANES;
         self.append_to(volume, turn, frame, permit).await
     }
 
