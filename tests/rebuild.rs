@@ -286,7 +286,7 @@ async fn a_rebuild_begins_with_a_snapshot_and_old_ones_do_not_count_afterwards()
     // record after the newest.
     let logs = log_files(&cluster);
     host(&cluster).delete(&logs[0]).await.unwrap();
-    let ino = destroy_record(&cluster, &logs[logs.len() - 1], 5);
+    let ino = destroy_record(&cluster, &logs[logs.len() - 2], 5);
     let (report, volume) = salvaged(&cluster).await;
     let (good, bad, missing) = census(&volume, N).await;
     // What was in the deleted segment is still known, by the snapshot, but its bytes are gone.
