@@ -102,7 +102,7 @@ async fn neighbours_of_a_mib_that_are_read_whole_come_together_too() {
     assert!(calls < 18, "{calls} calls");
 }
 
-/// Twice the same part of a long file: the kernel keeps it, so the cache has only the blocks at its edges.
+/// The kernel keeps what is read of a long file, so the cache has only the blocks at the edges of the pieces.
 #[tokio::test]
 async fn a_long_file_that_is_read_on_and_on_does_not_fill_the_cache() {
     let content = filled::content(1, 4_000_000);

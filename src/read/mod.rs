@@ -232,14 +232,17 @@ impl Shared {
         place: &Place,
     ) -> Result<Bytes> {
         let reader = self.readers.open(place).await?;
-        let range = self.plan(extent, wanted.clone(), &*reader, place);
+        let scans = is_scan(extent, &wanted);
+        let range = match scans {
+            true => wanted,
+            false => self.plan(extent, wanted, &*reader, place),
+        };
         let got = if extent.frame == 0 {
             self.read_plain(&*reader, &range).await
         } else {
             self.read_framed(extent, place, &*reader, &range).await
         };
         let got = got.context(format_args!("reading {} at {}", place.path, place.offset))?;
-        let scans = is_scan(extent, &wanted);
         for (block, bytes) in range.zip(got.chunks(BLOCK)) {
             if !(scans && is_whole(extent, block)) {
                 // Copied: a cached block must not keep all that was fetched alive.
@@ -259,7 +262,6 @@ impl Shared {
         place: &Place,
     ) -> Range<u32> {
         let ahead = match wanted.start {
-            _ if is_scan(e, &wanted) => 0,
             0 => AHEAD_AT_START,
             n if self.blocks.contains(&key(e, n - 1)) => AHEAD,
             _ => 0,

@@ -150,16 +150,13 @@ impl Task {
         let mut until = due;
         if due > now && queue.is_awaited() {
             let siblings = self.shared.counters.writers.load(Ordering::Relaxed);
-            let wait = self.joining.wait(now, queue.waiting(), siblings);
-            let Wait {
-                until: end,
-                waiting,
-            } = wait.unwrap_or(Wait {
-                until: now,
-                waiting: 1,
-            });
-            alarm.waiting = waiting;
-            until = due.min(end);
+            until = match self.joining.wait(now, queue.waiting(), siblings) {
+                Some(Wait { until, waiting }) => {
+                    alarm.waiting = waiting;
+                    due.min(until)
+                }
+                None => now,
+            };
         }
         if until > now {
             state.alarm = alarm;
