@@ -32,8 +32,8 @@ pub struct Options {
     pub readahead: u32,
     /// How long the kernel remembers names and attributes.
     pub ttl: Duration,
-    /// Bytes are kept (one file's at a time) in memory, with checksums made and checked: the least that a
-    /// filesystem does with them.
+    /// Bytes are kept (one file's at a time) in memory, and checksums made of what is written and read: the
+    /// least that a filesystem does with them.
     pub keeps: bool,
 }
 

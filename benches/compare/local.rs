@@ -142,7 +142,7 @@ fn long_files(extent: &Extent, report: &mut Report, ours: &InMemory, empty: &Emp
             let what = format!("{verb} a large file in pieces of {label}");
             let peer = Some(("empty filesystem", empty[i]));
             report.row(("fuse", &what), "MiB/s", ours[i], peer, FUSE_GOAL);
-            let peer = Some(("limit: one that keeps and checks the bytes", keeps[i]));
+            let peer = Some(("limit: one that keeps bytes and makes checksums", keeps[i]));
             report.row(("fuse", &what), "MiB/s", ours[i], peer, None);
         }
     }
